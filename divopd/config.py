@@ -1,0 +1,121 @@
+"""What a run is made of. Every model is frozen and refuses unknown keys, so that a typo is an error that names the key.
+
+Defaults are the paper's (METHOD: arXiv 2609.34838 sections 3-5); what the paper leaves open is marked "ours".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EnvConfig(Strict):
+    """One environment and where its tasks come from."""
+
+    name: Literal["alfworld"] = "alfworld"
+    source: str = "generated"  # "generated" (embedded, no download) or a folder holding json_2.1.1
+    size: dict[str, Any] = {}  # GameSize fields of generated games
+    train_tasks: str = "gen/train/0:2000"  # a range of task ids, or a panel file
+    eval_panel: str = "experiments/panels/alfworld_eval.txt"  # frozen, hashed
+    max_turns: PositiveInt = 30
+    cache_dir: str = ".cache/alfworld"  # compiled games; safe to delete
+
+
+class PolicyConfig(Strict):
+    """A Hugging Face checkpoint folder or model id."""
+
+    path: str
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class PromptConfig(Strict):
+    """How observations become tokens."""
+
+    style: Literal["compact", "chat"] = "compact"
+    max_prompt_tokens: PositiveInt = 10_240  # the TCOD code base's limits
+    max_response_tokens: PositiveInt = 512
+
+
+class TrainConfig(Strict):
+    """The learner and the batch (METHOD section 2 and 3)."""
+
+    updates: PositiveInt = 250
+    batch_rows: PositiveInt = 64  # B
+    pool_factor: PositiveInt = 4  # c
+    max_staleness: NonNegativeInt = 2  # delta, in versions
+    retention: NonNegativeInt = 8  # W, in updates
+    beta: PositiveFloat = 1.0
+    learning_rate: PositiveFloat = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: NonNegativeFloat = 0.01
+    grad_clip: PositiveFloat = 1.0
+    micro_batch_tokens: PositiveInt = 16_384  # computed tokens a forward pass holds at once (ours)
+
+
+class PipelineConfig(Strict):
+    """The virtual clock's cost model. Seconds are virtual; only their ratios matter.
+
+    One explorer step plays `tasks_per_step` tasks at once, each `runs_per_task` times, all with the weights published
+    last when it starts; a rollout joins the pool at the virtual time at which it ended and was scored.
+    """
+
+    tasks_per_step: PositiveInt = 16
+    runs_per_task: PositiveInt = 1
+    explorers: PositiveInt = 1  # explorer steps in flight at once
+    turn_seconds: PositiveFloat = 0.3  # environment and scheduling, a turn
+    response_token_seconds: NonNegativeFloat = 0.02  # decoding, a token of one rollout
+    teacher_token_seconds: NonNegativeFloat = 0.0002  # scoring, a token of a finished rollout
+    update_seconds: NonNegativeFloat = 2.0  # fixed part of a learner update
+    update_token_seconds: NonNegativeFloat = 0.0001  # a row token of its batch
+    load: PositiveFloat | None = None  # arrival / drain to aim at: scales the explorer's speed (ours)
+    save_every: PositiveInt = 20  # updates between resume points
+
+
+class EvalConfig(Strict):
+    """Evaluation of the student alone on a fixed, ordered panel."""
+
+    every_explorer_steps: PositiveInt = 5
+    every_updates: PositiveInt | None = None  # when set, replaces the line above (ours)
+    episodes: PositiveInt = 140  # the first so many tasks of the panel
+    temperature: PositiveFloat = 0.4
+    batch: PositiveInt = 32  # episodes played at once
+
+
+class MethodConfig(Strict):
+    """Which queued turns train. Rollout policy and loss variants join here."""
+
+    name: str
+    rule: str
+    params: dict[str, Any] = {}
+
+
+class RunConfig(Strict):
+    """One cell of the grid, fully resolved: what `divopd train` reads and the run log keeps."""
+
+    suite: str
+    setting: str
+    method: MethodConfig
+    seed: NonNegativeInt = 0
+    env: EnvConfig = EnvConfig()
+    student: PolicyConfig
+    teacher: PolicyConfig
+    prompt: PromptConfig = PromptConfig()
+    train: TrainConfig = TrainConfig()
+    pipeline: PipelineConfig = PipelineConfig()
+    evaluation: EvalConfig = EvalConfig()
+    rollout_temperature: PositiveFloat = 1.0
+    target: Probability | None = None  # success rate to reach, for speedups; None: the default rule
+    threads: PositiveInt = 1  # torch threads of this process
+
+    def run_dir(self, root: str | Path = "results") -> Path:
+        """results/<suite>/<setting>/<env>/<method>/seed<n>"""
+        return Path(root) / self.suite / self.setting / self.env.name / self.method.name / f"seed{self.seed}"
