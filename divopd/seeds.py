@@ -1,4 +1,4 @@
-"""Every random draw has a named seed: `rng(run_seed, "explorer", step)` is the same everywhere and independent of order."""
+"""Every random draw has a named seed: `rng(run_seed, "explorer", step)` never depends on order."""
 
 from __future__ import annotations
 

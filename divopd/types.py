@@ -46,8 +46,8 @@ class DropReason(StrEnum):
 class Turn:
     """One turn of one rollout: one learner row.
 
-    `context[:start]` are the prompt tokens, `context[start:end]` the response. Turns of a rollout whose chat only grows
-    share one `context` array, which is how the learner knows that they can be merged. Arrays of per-response-token values
+    `context[:start]` is the prompt, `context[start:end]` the response. Turns of a rollout whose chat only grows
+    share one `context` array, which is how the learner knows that they can be merged. Arrays of values a response token
     have length `end - start`; log-probabilities are natural logs.
     """
 

@@ -1,0 +1,53 @@
+"""The interface between the rollout loop and whatever holds the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+
+Spans = Sequence[Sequence[tuple[int, int]]]
+"""For each context, the (start, end) token positions to score."""
+
+
+class PolicyError(RuntimeError):
+    """A checkpoint is missing, unreadable or does not fit; the message names it and the mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled response. `logprobs` are natural logs at temperature 1, whatever temperature drew the tokens."""
+
+    tokens: np.ndarray  # int64, ends with the end-of-turn token unless truncated
+    logprobs: np.ndarray  # float32, same length
+    truncated: bool
+
+
+class Session(Protocol):
+    """Several episodes played at once by one set of weights, their attention caches kept from turn to turn."""
+
+    def act(
+        self,
+        rows: Sequence[int],
+        new_tokens: Sequence[np.ndarray],
+        temperature: float,
+        max_tokens: int,
+        draws: Sequence[np.random.Generator],
+    ) -> list[Sample]:
+        """Append `new_tokens[i]` to episode `rows[i]`, then sample its response. Episodes left out are over."""
+        ...
+
+
+class Policy(Protocol):
+    """Sampling, scoring, and taking new weights."""
+
+    def session(self, episodes: int) -> Session: ...
+
+    def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
+        """For each context, the float32 log-probs of `context[start:end]` given what precedes, one array a span."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None: ...

@@ -1,0 +1,186 @@
+"""Transformers back end, on CPU or GPU: any causal language model that transformers can load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..config import PolicyConfig
+from .base import PolicyError, Sample, Spans
+
+
+def load_model(config: PolicyConfig) -> Any:
+    """The checkpoint's model in evaluation mode, on the GPU when there is one.
+
+    Raises `PolicyError` when the folder is missing or holds no model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    path = Path(config.path)
+    if not path.exists() and (path.is_absolute() or config.path.startswith(("models/", "./"))):
+        raise PolicyError(f"checkpoint {config.path} is missing: run `make models` or name an existing one")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            config.path, revision=config.revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"checkpoint {config.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def load_tokenizer(config: PolicyConfig) -> Any:
+    """The checkpoint's tokenizer; raises `PolicyError` when it has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(config.path, revision=config.revision)
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"tokenizer of {config.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+class HFPolicy:
+    """One model for sampling and scoring. `eos` ends a response; `pad` fills what the attention mask hides."""
+
+    def __init__(self, model: Any, eos: int, score_batch_tokens: int = 16_384) -> None:
+        self.model = model
+        self.eos = eos
+        self.score_batch_tokens = score_batch_tokens
+        self.device = next(model.parameters()).device
+
+    def session(self, episodes: int) -> HFSession:
+        return HFSession(self, episodes)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy weights in place; tied embeddings stay tied."""
+        self.model.load_state_dict(weights, strict=False)
+
+    @torch.no_grad()
+    def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
+        out: list[list[np.ndarray]] = [[] for _ in contexts]
+        order = sorted(range(len(contexts)), key=lambda i: len(contexts[i]))
+        while order:
+            longest = max(1, len(contexts[order[-1]]))
+            take = max(1, self.score_batch_tokens // longest)
+            batch, order = order[-take:], order[:-take]
+            for i, logprobs in zip(batch, self._score_batch([contexts[i] for i in batch]), strict=True):
+                out[i] = [logprobs[start - 1 : end - 1] for start, end in spans[i]]
+        return out
+
+    def _score_batch(self, contexts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """float32 log-probs of tokens 1.. of each context, each of length len - 1."""
+        width = max(len(c) for c in contexts)
+        ids = torch.full((len(contexts), width), self.eos, dtype=torch.long)
+        mask = torch.zeros((len(contexts), width), dtype=torch.long)
+        for i, context in enumerate(contexts):
+            ids[i, : len(context)] = torch.from_numpy(context)
+            mask[i, : len(context)] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        # Right padding with a causal mask: the real tokens never see the padding, so no mask is needed.
+        hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        logits = self.model.get_output_embeddings()(hidden).float()
+        picked = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
+        picked_np = picked.cpu().numpy()
+        return [picked_np[i, : len(c) - 1] for i, c in enumerate(contexts)]
+
+
+class HFSession:
+    """Appends turns to a key/value cache; nothing is prefilled twice.
+
+    Episodes append different numbers of tokens, so every append is padded on the right and the padding is masked for
+    good: the cache has holes that no query sees, and positions count real tokens only.
+    """
+
+    def __init__(self, policy: HFPolicy, episodes: int) -> None:
+        from transformers import DynamicCache
+
+        self.policy = policy
+        self.cache = DynamicCache()
+        self.rows = list(range(episodes))
+        self.mask = torch.zeros((episodes, 0), dtype=torch.long, device=policy.device)
+        self.lengths = np.zeros(episodes, dtype=np.int64)  # real tokens in the cache, by row of the cache
+        self.carried: list[list[int]] = [[] for _ in range(episodes)]  # sampled, not yet in the cache
+
+    def _keep(self, rows: Sequence[int]) -> None:
+        """Forget the episodes that are over."""
+        where = {row: i for i, row in enumerate(self.rows)}
+        keep = [where[row] for row in rows]
+        if keep == list(range(len(self.rows))):
+            return
+        index = torch.tensor(keep, device=self.policy.device)
+        if self.mask.shape[1]:
+            self.cache.batch_select_indices(index)
+        self.mask = self.mask[index]
+        self.lengths = self.lengths[keep]
+        self.carried = [self.carried[i] for i in keep]
+        self.rows = list(rows)
+
+    def _extend(self, chunks: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Put one chunk a row into the cache; float32 logits after each row's last real token, (rows, vocabulary)."""
+        counts = np.array([len(chunk) for chunk in chunks])
+        width = int(counts.max())
+        ids = np.full((len(chunks), width), self.policy.eos, dtype=np.int64)
+        for i, chunk in enumerate(chunks):
+            ids[i, : len(chunk)] = chunk
+        real = np.arange(width)[None, :] < counts[:, None]
+        positions = self.lengths[:, None] + np.minimum(np.arange(width)[None, :], np.maximum(counts[:, None] - 1, 0))
+        device = self.policy.device
+        self.mask = torch.cat([self.mask, torch.from_numpy(real.astype(np.int64)).to(device)], dim=1)
+        hidden = self.policy.model.base_model(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=self.mask,
+            position_ids=torch.from_numpy(positions).to(device),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state
+        self.lengths = self.lengths + counts
+        last = torch.from_numpy(np.maximum(counts - 1, 0)).to(device)
+        picked = hidden[torch.arange(len(chunks), device=device), last]
+        return self.policy.model.get_output_embeddings()(picked).float()
+
+    @torch.no_grad()
+    def act(
+        self,
+        rows: Sequence[int],
+        new_tokens: Sequence[np.ndarray],
+        temperature: float,
+        max_tokens: int,
+        draws: Sequence[np.random.Generator],
+    ) -> list[Sample]:
+        """See `Session.act`. One uniform number a token from the row's own generator: batching changes no draw."""
+        self._keep(rows)
+        n = len(rows)
+        chunks = [carried + list(new) for carried, new in zip(self.carried, new_tokens, strict=True)]
+        tokens: list[list[int]] = [[] for _ in range(n)]
+        logprobs: list[list[float]] = [[] for _ in range(n)]
+        live = np.ones(n, dtype=bool)
+        for step in range(max_tokens):
+            logits = self._extend(chunks)
+            uniform = np.array([draws[i].random() if live[i] else 0.0 for i in range(n)])
+            chosen, scores = _sample(logits, temperature, uniform)
+            for i in np.flatnonzero(live):
+                tokens[i].append(int(chosen[i]))
+                logprobs[i].append(float(scores[i]))
+            live &= chosen != self.policy.eos
+            if not live.any() or step == max_tokens - 1:
+                break
+            # A row that has ended appends nothing: its chunk is a hole.
+            chunks = [[int(chosen[i])] if live[i] else [] for i in range(n)]
+        self.carried = [row[-1:] for row in tokens]
+        return [
+            Sample(np.array(tokens[i]), np.array(logprobs[i], dtype=np.float32), truncated=bool(live[i]))
+            for i in range(n)
+        ]
+
+
+def _sample(logits: torch.Tensor, temperature: float, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse-transform sampling: token ids and their log-probs at temperature 1. Cheaper than multinomial by far."""
+    logprobs = torch.log_softmax(logits, dim=-1)
+    weights = torch.softmax(logits / temperature, dim=-1) if temperature != 1.0 else logprobs.exp()
+    cumulative = weights.double().cumsum(-1)
+    target = torch.from_numpy(uniform).to(logits.device)[:, None] * cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=logits.shape[-1] - 1)
+    return chosen[:, 0].cpu().numpy(), logprobs.gather(-1, chosen)[:, 0].cpu().numpy()
