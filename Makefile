@@ -1,0 +1,55 @@
+# `make demo` and `make test` need Linux, Python 3.11 or 3.12, g++ and make; everything else they install into .venv.
+#
+# Torch. pip takes the build that its configured package index offers. Where that index has a CPU wheel of 2.13, a machine
+# without GPU gets it and downloads no CUDA; elsewhere name an index that has one (PyTorch's install page does), for
+# example `make demo TORCH_INDEX=<address of a CPU wheel index>`. On a GPU machine leave TORCH_INDEX empty: the public
+# index's Linux wheel is the CUDA build.
+TORCH_INDEX ?=
+CORES ?= $(shell nproc)
+SUITE ?= experiments/demo.yaml
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# one thread a job: two OpenMP threads beside a busy neighbour are slower than one
+export OMP_NUM_THREADS := 1
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo laptop suite test lint bench figures install clean
+.DEFAULT_GOAL := demo
+
+demo: suite                     ## train, evaluate and draw the demo suite (minutes on two cores)
+
+laptop: SUITE = experiments/laptop.yaml
+laptop: suite                   ## the same for the laptop suite (hours)
+
+suite: $(STAMP)
+	$(BIN)/snakemake --cores $(CORES) --configfile $(SUITE)
+
+test: lint                      ## ruff, mypy and all tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)                 ## time the parts, against stock ones
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+figures: $(STAMP)               ## tables and figures again, from results/ alone
+	@for folder in results/*/; do $(BIN)/divopd report $$folder --out figures/$$(basename $$folder) || exit 1; done
+
+install: $(STAMP)
+
+# The venv is filled again only when what it is made from changes.
+$(STAMP): pyproject.toml requirements-envs.txt workflow/find_python.sh
+	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
+	$(BIN)/python -m pip install --no-deps --requirement requirements-envs.txt
+	@touch $@
+
+clean:                          ## remove the venv and caches; results stay
+	rm -rf $(VENV) .cache .snakemake .pytest_cache .mypy_cache .ruff_cache build *.egg-info

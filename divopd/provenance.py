@@ -1,0 +1,117 @@
+"""Where a run came from: hashes of what went in, versions of what ran it. Nothing here changes what a run does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from divopd.config import PolicyConfig, RunConfig
+from divopd.selection import rule_files
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pandas", "pyarrow", "pydantic", "alfworld", "textworld",
+            "jericho", "fast-downward-textworld", "tatsu")  # fmt: skip
+WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of one file, in hex."""
+    with Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def checkpoint_hash(policy: PolicyConfig) -> str:
+    """SHA-256 over names and contents of a checkpoint folder; a hub model keeps its id and revision instead."""
+    folder = Path(policy.path)
+    if not folder.is_dir():
+        return f"hub:{policy.path}@{policy.revision or 'main'}"
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in WEIGHTS):
+        digest.update(f"{path.relative_to(folder).as_posix()}:{file_hash(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def config_hash(config: RunConfig) -> str:
+    """SHA-256 of a resolved cell; does not depend on the order of keys."""
+    return hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+
+def rule_path(rule: str) -> Path:
+    """The one file in which a selection rule lives: a shipped rule's by its name, or the path itself."""
+    return rule_files().get(rule, Path(rule))
+
+
+def identity(config: RunConfig) -> dict[str, str | None]:
+    """What makes two runs the same run: the cell, its rule's source, its panel and its checkpoints (SHA-256 each).
+
+    A file that is not there gives None: whoever needs it raises the error that names it.
+    """
+    rule, panel = rule_path(config.method.rule), Path(config.env.eval_panel)
+    return {
+        "config": config_hash(config),
+        "rule_file": file_hash(rule) if rule.is_file() else None,
+        "panel": file_hash(panel) if panel.is_file() else None,
+        "student": checkpoint_hash(config.student),
+        "teacher": checkpoint_hash(config.teacher),
+    }
+
+
+@lru_cache(maxsize=1)
+def git_state() -> dict[str, Any]:
+    """Commit of the source tree and whether it had uncommitted changes; None where there is no git repository."""
+
+    def git(*args: str) -> str | None:
+        try:
+            command = ["git", "-C", str(ROOT), *args]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return run.stdout.strip()
+
+    # results are made by runs: they say nothing about the source
+    status = git("status", "--porcelain", "--", ".", ":(exclude)results", ":(exclude)figures")
+    return {"commit": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
+    """Installed versions; None for a package that is not there."""
+
+    def version(name: str) -> str | None:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores this process may use, and GPUs (asked only where torch is already loaded)."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        models = [line.partition(":")[2] for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = models[0].strip() if models else cpu
+    torch = sys.modules.get("torch")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"system": f"{platform.system()} {platform.machine()}", "cpu": cpu, "cores": cores, "gpus": gpus}
+
+
+def run_meta(config: RunConfig) -> dict[str, Any]:
+    """meta.json of a run, without the schema version. Holds no clock time: the same run gives the same file."""
+    return {
+        "identity": identity(config),
+        "git": git_state(),
+        "packages": package_versions(),
+        "seed": config.seed,
+        "hardware": hardware(),
+    }

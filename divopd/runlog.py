@@ -1,0 +1,224 @@
+"""The run log: what a run leaves in results/<suite>/<setting>/<env>/<method>/seed<n>/.
+
+    config.yaml       the resolved cell                 meta.json      schema version, hashes, versions, hardware
+    turns.parquet     one row a student or teacher turn  updates.parquet  one row an optimizer update
+    evals.parquet     one row an evaluation episode     timings.json   real seconds by stage
+    status.json       written last: {"status": "done" | "diverged", ...}
+
+Only timings.json depends on real clocks: the other files are the same bytes for the same run. Files are written whole,
+beside their place, and renamed, so that a kill leaves the previous state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from pydantic import ValidationError
+
+from divopd.config import RunConfig
+from divopd.provenance import identity, run_meta
+from divopd.schema import SCHEMA_VERSION, SCHEMAS, turn_row
+
+__all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
+
+STATUSES = ("done", "diverged")
+STAGES = ("rollout", "teacher", "learner", "evaluation", "environment", "clock")
+_FILES = ("config.yaml", "meta.json", "timings.json", "status.json", *(f"{name}.parquet" for name in SCHEMAS))
+_FOLDERS = ("checkpoints", "resume")
+
+
+class RunLogError(RuntimeError):
+    """A run log cannot be read or written; the message names the file and the mend."""
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all: to a file beside, to the disk, then renamed."""
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        with beside.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise RunLogError(f"cannot write {path}: {error.strerror}; choose another --out or free the disk") from error
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    _write(path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+
+class RunLog:
+    """Writer of one run. Rows are kept in memory and each table is rewritten whole by `flush`."""
+
+    def __init__(self, run_dir: Path, tables: dict[str, pa.Table], seconds: dict[str, float]) -> None:
+        self.run_dir = run_dir
+        self._tables = tables
+        self._new: dict[str, list[Mapping[str, Any]]] = {name: [] for name in SCHEMAS}
+        self._dirty = {name: False for name in SCHEMAS}
+        self._seconds = seconds
+
+    @classmethod
+    def open(cls, run_dir: str | Path, config: RunConfig) -> RunLog:
+        """Start a run's log, or take up the one that is there. Raises RunLogError if that belongs to another run."""
+        folder = Path(run_dir)
+        if stale := mismatch(folder, config):
+            raise RunLogError(f"{folder} holds another run ({stale}); pass --replace or choose another --out")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunLogError(f"cannot create {folder}: {error.strerror}; choose another --out") from error
+        if not (folder / "meta.json").exists():
+            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+            _write(folder / "config.yaml", text.encode())
+            _write_json(folder / "meta.json", {"schema": SCHEMA_VERSION, **run_meta(config)})
+        tables = {
+            name: read_table(folder, name) if (folder / f"{name}.parquet").exists() else schema.empty_table()
+            for name, schema in SCHEMAS.items()
+        }
+        seconds = read_json(folder, "timings.json") if (folder / "timings.json").exists() else {}
+        return cls(folder, tables, {stage: float(seconds.get(stage, 0.0)) for stage in STAGES})
+
+    def add(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows to "turns", "updates" or "evals". A row with a missing or unknown column is a KeyError."""
+        names = set(SCHEMAS[table].names)
+        for row in rows:
+            if row.keys() != names:
+                raise KeyError(f"{table} row: wrong columns {sorted(row.keys() ^ names)}")
+            self._new[table].append(row)
+            self._dirty[table] = True
+
+    def counts(self) -> dict[str, int]:
+        """Rows so far by table: what a resume point keeps, to be handed to `truncate`."""
+        return {name: self._tables[name].num_rows + len(self._new[name]) for name in SCHEMAS}
+
+    def truncate(self, counts: Mapping[str, int]) -> None:
+        """Forget the rows written after a resume point. Raises RunLogError if the log holds fewer than it says."""
+        for name, keep in counts.items():
+            table = self._merged(name)
+            if table.num_rows < keep:
+                raise RunLogError(f"{self.run_dir / name}.parquet lost rows ({table.num_rows} of {keep}); --replace it")
+            if table.num_rows > keep:
+                self._tables[name], self._dirty[name] = table.slice(0, keep), True
+
+    def table(self, name: str) -> pa.Table:
+        """All rows so far."""
+        return self._merged(name)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the real seconds of a block to a stage of timings.json."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds(stage, time.perf_counter() - start)
+
+    def add_seconds(self, stage: str, seconds: float) -> None:
+        if stage not in STAGES:
+            raise KeyError(f"unknown stage {stage!r}; one of {STAGES}")
+        self._seconds[stage] += seconds
+
+    def flush(self) -> None:
+        """Write what changed."""
+        for name in SCHEMAS:
+            if self._dirty[name] or not (self.run_dir / f"{name}.parquet").exists():
+                sink = pa.BufferOutputStream()
+                pq.write_table(self._merged(name), sink, compression="zstd", row_group_size=1 << 20)
+                _write(self.run_dir / f"{name}.parquet", sink.getvalue().to_pybytes())
+                self._dirty[name] = False
+        _write_json(self.run_dir / "timings.json", {stage: round(value, 6) for stage, value in self._seconds.items()})
+
+    def finish(self, status: str, **details: Any) -> None:
+        """Flush, then write status.json: the run is over."""
+        if status not in STATUSES:
+            raise ValueError(f"unknown status {status!r}; one of {STATUSES}")
+        self.flush()
+        _write_json(self.run_dir / "status.json", {"schema": SCHEMA_VERSION, "status": status, **details})
+
+    def _merged(self, name: str) -> pa.Table:
+        if self._new[name]:
+            fresh = pa.Table.from_pylist(self._new[name], schema=SCHEMAS[name])
+            # one chunk, however often it was flushed: page boundaries, and so bytes, must not depend on that
+            self._tables[name] = pa.concat_tables([self._tables[name], fresh]).combine_chunks()
+            self._new[name] = []
+        return self._tables[name]
+
+
+def mismatch(run_dir: Path, config: RunConfig) -> str | None:
+    """Why the log in this folder is not a log of this run ("rule_file differs"); None if it is, or if there is none."""
+    if not (run_dir / "meta.json").exists():
+        return None
+    meta = read_json(run_dir, "meta.json")
+    found, wanted = meta.get("identity", {}), identity(config)
+    changed = [key for key, value in wanted.items() if found.get(key) != value]
+    return f"{', '.join(changed)} differs" if changed else None
+
+
+def clear(run_dir: Path) -> None:
+    """Remove a run's own files and folders, and nothing else."""
+    for name in _FILES:
+        (run_dir / name).unlink(missing_ok=True)
+    for name in _FOLDERS:
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+
+
+def read_json(run_dir: Path, name: str) -> dict[str, Any]:
+    """meta.json, timings.json or status.json. Raises RunLogError if missing, broken or of another schema version."""
+    path = run_dir / name
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise RunLogError(f"{path} is missing; run `divopd train` for this cell again") from error
+    except (OSError, ValueError) as error:
+        raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again") from error
+    if not isinstance(content, dict):
+        raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again")
+    if name != "timings.json" and content.get("schema") != SCHEMA_VERSION:
+        raise RunLogError(f"{path} has schema {content.get('schema')}, this code reads {SCHEMA_VERSION}; run it again")
+    return content
+
+
+def read_config(run_dir: Path) -> RunConfig:
+    """The resolved cell of a run."""
+    path = run_dir / "config.yaml"
+    try:
+        return RunConfig.model_validate(yaml.safe_load(path.read_text()))
+    except FileNotFoundError as error:
+        raise RunLogError(f"{path} is missing; run `divopd train` for this cell again") from error
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise RunLogError(f"{path} is corrupt or of another version; run this cell again with --replace") from error
+
+
+def read_table(run_dir: Path, name: str) -> pa.Table:
+    """turns, updates or evals as written, columns as in SCHEMAS. Raises RunLogError as `read_json` does."""
+    path = run_dir / f"{name}.parquet"
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise RunLogError(f"{path} is missing; run `divopd train` for this cell again") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again") from error
+    version = (table.schema.metadata or {}).get(b"divopd_schema", b"none").decode()
+    if version != str(SCHEMA_VERSION) or not table.schema.equals(SCHEMAS[name]):
+        raise RunLogError(f"{path} has schema {version}, this code reads {SCHEMA_VERSION}; run this cell again")
+    return table
+
+
+def validate(run_dir: Path) -> None:
+    """Read every file of a finished run; the first that cannot be read raises RunLogError."""
+    read_config(run_dir)
+    for name in ("meta.json", "timings.json", "status.json"):
+        read_json(run_dir, name)
+    for table in SCHEMAS:
+        read_table(run_dir, table)

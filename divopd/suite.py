@@ -1,0 +1,230 @@
+"""A suite file (settings x methods x seeds) becomes a list of resolved cells.
+
+A cell is merged from layers, the later winning key by key: the defaults of `RunConfig`, the suite's `common`, the
+setting's file, the suite's `overrides` for that setting, the method's `config`. Every layer is checked by itself, so
+that an error names the file and the key as they stand there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
+
+from divopd.config import RunConfig, Strict
+from divopd.selection import RuleError, load_rule
+
+T = TypeVar("T", bound=BaseModel)
+# what a layer may set; the rest of a RunConfig comes from the grid itself
+LAYER_KEYS = frozenset(RunConfig.model_fields) - {"suite", "setting", "method", "seed"}
+
+
+class SuiteError(ValueError):
+    """A suite or setting file cannot be used; one line that names file, key and mend."""
+
+
+class MethodSpec(Strict):
+    """One method of a suite. `rule` defaults to the method's own name."""
+
+    rule: str | None = None
+    params: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+
+
+class RecoverySpec(Strict):
+    """Teacher recovery of a setting: p, m and warm-up (paper section on teacher recovery)."""
+
+    patience: PositiveInt
+    max_turns: PositiveInt
+    warmup_updates: NonNegativeInt = 0
+
+
+class SettingSpec(Strict):
+    """One teacher -> student setting: its own values, and in `config` whatever else its file sets of a RunConfig."""
+
+    cap: PositiveInt | None = None  # k: turns a rollout may give on the first sweeps
+    recovery: RecoverySpec | None = None
+    paper_setting: str | None = None  # the paper's setting shown beside this one
+    reported: dict[str, float] = {}  # the paper's start and teacher success, shown and never used
+    config: dict[str, Any] = {}
+
+
+class SuiteSpec(Strict):
+    """A suite file."""
+
+    name: str
+    description: str = ""
+    settings: list[str]
+    methods: list[str] | dict[str, MethodSpec | None]
+    seeds: list[NonNegativeInt] = [0]
+    baseline: str = "vanilla"  # the method that speedups compare with
+    common: dict[str, Any] = {}
+    overrides: dict[str, dict[str, Any]] = {}
+
+
+def load_suite(path: str | Path) -> list[RunConfig]:
+    """The cells of a suite file, settings outermost, seeds innermost. Raises SuiteError."""
+    return expand(read_yaml(Path(path)), Path(path))
+
+
+def expand(content: Mapping[str, Any], source: Path) -> list[RunConfig]:
+    """The cells of a suite already read; `source` is its file, beside which settings/*.yaml lie."""
+    spec = suite_spec(content, source)
+    cells = []
+    for name in spec.settings:
+        file = source.parent / "settings" / f"{name}.yaml"
+        setting = read_setting(file)
+        for method, method_spec in _methods(spec).items():
+            layers = [(source, "common", spec.common), (file, "", setting.config),
+                      (source, f"overrides.{name}", spec.overrides.get(name, {})),
+                      (source, f"methods.{method}.config", method_spec.config)]  # fmt: skip
+            grid = {"suite": spec.name, "setting": name, "method": _method(method, method_spec, setting, source)}
+            cells += [_resolve(layers, {**grid, "seed": seed}) for seed in spec.seeds]
+    return cells
+
+
+def find_cell(cells: Iterable[RunConfig], setting: str, method: str, seed: int) -> RunConfig:
+    """The one cell with these coordinates. Raises SuiteError that names what there is instead."""
+    cells = list(cells)
+    for label, wanted, have in (
+        ("setting", setting, [c.setting for c in cells]),
+        ("method", method, [c.method.name for c in cells]),
+        ("seed", str(seed), [str(c.seed) for c in cells]),
+    ):
+        if wanted not in have:
+            raise SuiteError(f"no {label} {wanted!r} in this suite{_nearest(wanted, have)}")
+    return next(c for c in cells if (c.setting, c.method.name, c.seed) == (setting, method, seed))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping. Raises SuiteError for a missing or malformed file."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        have = sorted(p.stem for p in path.parent.glob("*.yaml"))
+        raise SuiteError(f"{path}: no such file{_nearest(path.stem, have)}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise SuiteError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise SuiteError(f"{path}: expected a mapping of keys")
+    return content
+
+
+def read_config_file(path: Path) -> RunConfig:
+    """One resolved cell, as a run log keeps it. Raises SuiteError that names the key."""
+    content = read_yaml(path)
+    check_keys(content, RunConfig, path)
+    return _validated(RunConfig, content, path)
+
+
+def suite_spec(content: Mapping[str, Any], source: Path) -> SuiteSpec:
+    """The suite file's own keys, checked."""
+    check_keys(content, SuiteSpec, source)
+    spec = _validated(SuiteSpec, content, source)
+    for name in spec.overrides:
+        if name not in spec.settings:
+            raise SuiteError(f"{source}: overrides.{name}: not a setting of this suite{_nearest(name, spec.settings)}")
+    return spec
+
+
+def read_setting(path: Path) -> SettingSpec:
+    """A setting's file: SettingSpec's keys and RunConfig's sections side by side."""
+    content = read_yaml(path)
+    own = {key: value for key, value in content.items() if key in SettingSpec.model_fields and key != "config"}
+    rest = {key: value for key, value in content.items() if key not in own}
+    for key in rest:
+        if key not in LAYER_KEYS:
+            valid = LAYER_KEYS | (SettingSpec.model_fields.keys() - {"config"})
+            raise SuiteError(f"{path}: unknown key {key!r}{_nearest(key, valid)}")
+    return _validated(SettingSpec, {**own, "config": rest}, path)
+
+
+def check_keys(content: Any, model: type[BaseModel], source: Path, prefix: str = "") -> None:
+    """Raise SuiteError for the first key that the model does not have, at any depth."""
+    if not isinstance(content, Mapping):
+        return
+    for key, value in content.items():
+        if key not in model.model_fields:
+            raise SuiteError(f"{source}: unknown key {prefix}{key!s}{_nearest(str(key), model.model_fields)}")
+        for inner in _models(model.model_fields[key].annotation):
+            check_keys(value, inner, source, f"{prefix}{key}.")
+
+
+def _methods(spec: SuiteSpec) -> dict[str, MethodSpec]:
+    if isinstance(spec.methods, list):
+        return {name: MethodSpec() for name in spec.methods}
+    return {name: method or MethodSpec() for name, method in spec.methods.items()}
+
+
+def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path) -> dict[str, Any]:
+    """A RunConfig's `method`; the setting's cap fills a rule's `cap` that the method leaves open."""
+    rule, params = spec.rule or name, dict(spec.params)
+    try:
+        known = type(load_rule(rule, params)).model_fields
+        if "cap" in known and setting.cap is not None and "cap" not in params:
+            params["cap"] = setting.cap
+        load_rule(rule, params)
+    except RuleError as error:
+        raise SuiteError(f"{source}: methods.{name}: {error}") from error
+    return {"name": name, "rule": rule, "params": params}
+
+
+def _resolve(layers: list[tuple[Path, str, dict[str, Any]]], grid: dict[str, Any]) -> RunConfig:
+    merged: dict[str, Any] = {}
+    for source, where, layer in layers:
+        for key in layer:
+            if key not in LAYER_KEYS:
+                raise SuiteError(f"{source}: {where}: unknown key {key!r}{_nearest(key, LAYER_KEYS)}")
+        check_keys(layer, RunConfig, source, f"{where}." if where else "")
+        merged = merge(merged, layer)
+    try:
+        return RunConfig.model_validate({**merged, **grid})
+    except ValidationError as error:
+        first = error.errors()[0]
+        loc = [str(part) for part in first["loc"]]
+        source = next((s for s, _, layer in reversed(layers) if _has(layer, loc)), layers[1][0])
+        raise SuiteError(f"{source}: {'.'.join(loc)}: {first['msg']}") from error
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins key by key, mappings are merged, everything else is replaced."""
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def _has(layer: Any, loc: list[str]) -> bool:
+    for part in loc:
+        if not isinstance(layer, Mapping) or part not in layer:
+            return False
+        layer = layer[part]
+    return True
+
+
+def _validated(model: type[T], content: Mapping[str, Any], source: Path) -> T:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SuiteError(f"{source}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The pydantic models an annotation holds directly (`X`, `X | None`), not inside containers."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if getattr(annotation, "__origin__", None) in (list, dict, tuple):
+        return []
+    return [model for arg in get_args(annotation) for model in _models(arg)]
+
+
+def _nearest(word: str, valid: Iterable[str]) -> str:
+    names = sorted(set(valid))
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(names)}"

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Print a Python 3.11 or 3.12 that runs. PYTHON=... overrides the search. One line on stderr if there is none, or no g++.
+set -u
+
+# asks the interpreter itself: a version manager's shim can be on PATH and still fail
+good() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1
+}
+
+if ! command -v "${CXX:-g++}" >/dev/null 2>&1; then
+    echo "error: no C++ compiler (g++); the ALFWorld planner is built from source: install g++ (Debian: apt-get install g++)" >&2
+    exit 1
+fi
+for candidate in ${PYTHON:-python3.12 python3.11 python3 python}; do
+    if good "$candidate"; then
+        command -v "$candidate"
+        exit 0
+    fi
+done
+echo "error: no working Python 3.11 or 3.12 with venv among: ${PYTHON:-python3.12 python3.11 python3 python}; set PYTHON=/path/to/python" >&2
+exit 1
