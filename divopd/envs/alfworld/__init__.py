@@ -1,1 +1,6 @@
-"""ALFWorld text games: generated games, a fast engine, and an expert that acts on observations alone."""
+"""ALFWorld, text only: household tasks played as text games."""
+
+from divopd.envs.alfworld.env import AlfworldEnv
+from divopd.envs.alfworld.games import GameSource, GeneratedGames, OfficialGames
+
+__all__ = ["AlfworldEnv", "GameSource", "GeneratedGames", "OfficialGames"]

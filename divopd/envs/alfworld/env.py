@@ -1,0 +1,70 @@
+"""ALFWorld behind the project's environment protocol."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+from divopd.envs.alfworld.games import Game, GameSource
+from divopd.envs.alfworld.stock import StockPlayer
+from divopd.envs.base import EnvError, Observation, Step
+
+BANNER = "-= Welcome to TextWorld, ALFRED! =-"
+NOTHING = "Nothing happens."
+_TASK = re.compile(r"\s*Your task is to: (.*)\Z", re.DOTALL)
+
+
+class Player(Protocol):
+    """What plays a game; see `stock.StockPlayer`."""
+
+    def start(self, game: Game) -> tuple[str, tuple[str, ...]]: ...
+
+    def act(self, command: str) -> tuple[str, tuple[str, ...], bool]: ...
+
+
+class AlfworldEnv:
+    """Text-only ALFWorld; one game at a time, reused for many. Not thread-safe: use processes.
+
+    `success` is the engine's `won`. Commands are case-sensitive. An action answered with "Nothing happens." is
+    not `valid`. Steps are not limited here.
+    """
+
+    name = "alfworld"
+
+    def __init__(self, source: GameSource, cache_dir: Path | None = None) -> None:
+        """`cache_dir`: where translated games are kept between processes (None: nowhere)."""
+        self.source = source
+        self.cache_dir = cache_dir
+        self._player: Player = StockPlayer()
+        self._playing = False
+        self._won = False
+        self._last: tuple[str, tuple[str, ...]] = ("", ())
+
+    def reset(self, task: str) -> Observation:
+        """Start the task's game from its beginning. Raises `EnvError` for an unknown task."""
+        self._playing = False
+        feedback, allowed = self._player.start(self.source.load(task))
+        match = _TASK.search(feedback)
+        if match is None:
+            raise EnvError(f"task {task!r}: the game's first text names no task; is its grammar an ALFWorld one?")
+        text = feedback[: match.start()].removeprefix(BANNER).strip()
+        self._playing, self._won, self._last = True, False, ("", allowed)
+        return Observation(text=text, goal=match.group(1), allowed=allowed)
+
+    def step(self, action: str) -> Step:
+        """Send one command. Raises `EnvError` where no game runs."""
+        if not self._playing:
+            raise EnvError("no ALFWorld game is running: call reset first")
+        feedback, allowed, won = self._player.act(action)
+        valid = feedback != NOTHING
+        last_action, last_allowed = self._last
+        repeat = action.strip() == last_action and allowed == last_allowed
+        reward = 1.0 if won and not self._won else 0.0
+        self._won, self._last = won, (action.strip(), allowed)
+        progress = valid and not repeat
+        return Step(feedback, reward, done=won, success=won, valid=valid, progress=progress, allowed=allowed)
+
+    def close(self) -> None:
+        """End the running game; a later `reset` starts anew."""
+        self._playing = False

@@ -1,0 +1,74 @@
+"""Where ALFWorld games come from: made from a seed, or the official files. Both give the same dict."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from divopd.envs.base import EnvError
+
+if TYPE_CHECKING:
+    from divopd.envs.alfworld.generate import GameSize
+
+Game = Mapping[str, Any]
+"""The official `game.tw-pddl` content (pddl_domain, grammar, pddl_problem, solvable, walkthrough), plus `task_type` and
+`task` (the goal in words)."""
+
+GAME_FILE = "game.tw-pddl"
+SPLITS = ("train", "valid_seen", "valid_unseen", "valid_train")
+TASK_SENTENCE = re.compile(r'"rhs":\s*"Your task is to: ((?:[^"\\]|\\.)*)"')
+
+
+class GameSource(Protocol):
+    """Gives the game of a task id. `load` raises `EnvError` for an id it does not know."""
+
+    def load(self, task: str) -> Game: ...
+
+
+class GeneratedGames:
+    """Games made on the spot from the id's seed, with the domain and room layouts the alfworld wheel carries."""
+
+    def __init__(self, size: GameSize | None = None) -> None:
+        """`size`: how large rooms are (None: the generator's default)."""
+        self.size = size
+
+    def load(self, task: str) -> Game:
+        """The game of a generated id; the same in every process."""
+        from divopd.envs.alfworld.generate import GameSize, generate_game
+
+        return generate_game(task, GameSize() if self.size is None else self.size)
+
+
+class OfficialGames:
+    """The official games below `root` (the `json_2.1.1` folder); a task id is the path of a trial relative to it."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises `EnvError` where `root` is not a folder."""
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise EnvError(f"no ALFWorld games at {self.root}: run `alfworld-download` and give its json_2.1.1 folder")
+
+    def tasks(self, split: str) -> list[str]:
+        """Sorted ids of a split's solvable games. Raises `EnvError` for a split that is not there."""
+        folder = self.root / split
+        if not folder.is_dir():
+            raise EnvError(f"no split {split!r} in {self.root}: expected one of {', '.join(SPLITS)}")
+        files = (path for path in folder.glob(f"*/*/{GAME_FILE}") if json.loads(path.read_text())["solvable"])
+        return sorted(path.parent.relative_to(self.root).as_posix() for path in files)
+
+    def load(self, task: str) -> Game:
+        """Read one game file."""
+        path = self.root / task / GAME_FILE
+        # A task id is a name, not a way out of the folder.
+        if ".." in Path(task).parts or not path.is_file():
+            raise EnvError(f"unknown ALFWorld task {task!r}: no {GAME_FILE} in {path.parent}")
+        try:
+            game: dict[str, Any] = json.loads(path.read_text())
+            sentence = TASK_SENTENCE.search(game["grammar"])
+        except (ValueError, KeyError) as error:
+            raise EnvError(f"{path} is not an ALFWorld game ({error!r}): unpack it again") from error
+        goal = json.loads(f'"{sentence.group(1)}"') if sentence else ""
+        return {**game, "task": goal, "task_type": Path(task).parent.name.split("-")[0]}
