@@ -1,0 +1,1 @@
+"""How the small checkpoints in models/ are made: tokenizer, demonstrations, behaviour cloning, DAgger."""

@@ -1,0 +1,103 @@
+"""Checkpoints on a fixed panel: the student alone, apart from the trainer's clock, one record an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .config import RunConfig
+from .envs.registry import eval_tasks, make_envs
+from .policies.hf import HFPolicy, load_model, load_tokenizer
+from .prompts import Renderer, make_style
+from .rollout import PlaySettings, play
+from .runlog import RunLog, RunLogError, read_config
+from .seeds import rng
+from .timing import Stopwatch
+from .types import Rollout
+
+
+class Evaluator:
+    """Plays the panel with whatever weights it is given; environments are reused from checkpoint to checkpoint."""
+
+    def __init__(self, config: RunConfig, policy: HFPolicy | None = None, watch: Stopwatch | None = None) -> None:
+        torch.set_num_threads(config.threads)
+        self.config = config
+        tokenizer = load_tokenizer(config.student)
+        self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
+        self.policy = policy or HFPolicy(load_model(config.student), self.renderer.eos)
+        self.tasks = eval_tasks(config.env, config.evaluation.episodes)
+        self.envs = make_envs(config.env, min(config.evaluation.batch, len(self.tasks)))
+        self.watch = watch or Stopwatch()
+        self.settings = PlaySettings(
+            config.env.max_turns,
+            config.prompt.max_prompt_tokens,
+            config.prompt.max_response_tokens,
+            config.evaluation.temperature,
+        )
+
+    def run(self, version: int) -> list[Rollout]:
+        """One rollout a panel task, in panel order. Draws depend on (seed, version, episode) alone."""
+        rollouts: list[Rollout] = []
+        for begin in range(0, len(self.tasks), len(self.envs)):
+            numbered = list(enumerate(self.tasks))[begin : begin + len(self.envs)]
+            batch = [((0, i, 0), task, rng(self.config.seed, "evaluate", version, i)) for i, task in numbered]
+            envs = self.envs[: len(batch)]
+            rollouts += play(self.policy, self.renderer, envs, batch, version, self.settings, self.watch)
+        return rollouts
+
+
+def episode_rows(rollouts: list[Rollout], version: int, explorer_step: int, time: float) -> list[dict[str, Any]]:
+    """Rows of evals.parquet."""
+    return [
+        {
+            "version": version,
+            "explorer_step": explorer_step,
+            "time": time,
+            "episode": i,
+            "task": rollout.task,
+            "success": rollout.success,
+            "reward": rollout.reward,
+            "turns": len(rollout.turns),
+            "response_tokens": sum(turn.response_tokens for turn in rollout.turns),
+            "invalid_actions": sum(not turn.valid_action for turn in rollout.turns),
+            "stop": str(rollout.stop),
+        }
+        for i, rollout in enumerate(rollouts)
+    ]
+
+
+def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep: bool = False) -> None:
+    """Evaluate every saved checkpoint of a run that has no episodes in its log yet.
+
+    A checkpoint is removed once its episodes are on disk, except the last (`keep`: none is). Raises `RunLogError` where
+    there is neither a checkpoint nor a finished evaluation.
+    """
+    from safetensors import safe_open
+
+    config = read_config(run_dir)
+    log = RunLog.open(run_dir, config)
+    done = set(log.table("evals").column("version").to_pylist())
+    files = sorted((run_dir / "checkpoints").glob("v*.safetensors"))
+    if not files and not done:
+        raise RunLogError(f"{run_dir} has no checkpoints: run `divopd train` for this cell first")
+    todo = [path for path in files if int(path.name[1:6]) not in done]
+    evaluator = Evaluator(config) if todo else None
+    for number, path in enumerate(files):
+        if evaluator and path in todo:
+            with safe_open(path, framework="pt") as handle:
+                facts = handle.metadata()
+                evaluator.policy.load_weights({name: handle.get_tensor(name) for name in handle.keys()})
+            version = int(facts["version"])
+            rollouts = evaluator.run(version)
+            log.add("evals", episode_rows(rollouts, version, int(facts["explorer_step"]), float(facts["time"])))
+            for stage, seconds in evaluator.watch.seconds.items():
+                log.add_seconds("evaluation", seconds)
+                evaluator.watch.seconds[stage] = 0.0
+            log.flush()
+            success = sum(rollout.success for rollout in rollouts) / len(rollouts)
+            progress(number + 1, len(files), f"version {version}: success {success:.1%}")
+        if not keep and path is not files[-1]:
+            path.unlink()

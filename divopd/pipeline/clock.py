@@ -1,0 +1,46 @@
+"""The cost model of the virtual clock: tokens to seconds. Only ratios matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..config import PipelineConfig, TrainConfig
+from ..types import Rollout, Turn
+
+
+@dataclass(slots=True)
+class CostModel:
+    """Seconds of a rollout and of an update. `slowdown` scales everything that explorers do."""
+
+    config: PipelineConfig
+    slowdown: float = 1.0
+
+    def generation(self, rollout: Rollout) -> float:
+        """Virtual seconds from a rollout's first turn to its last."""
+        config = self.config
+        tokens = sum(turn.response_tokens for turn in rollout.turns)
+        return self.slowdown * (config.turn_seconds * len(rollout.turns) + config.response_token_seconds * tokens)
+
+    def scoring(self, rollout: Rollout) -> float:
+        """Virtual seconds of the teacher on one finished rollout."""
+        return self.slowdown * self.config.teacher_token_seconds * max(turn.end for turn in rollout.turns)
+
+    def update(self, batch: Sequence[Turn]) -> float:
+        """Virtual seconds of one learner update. Row tokens, as the paper's learner computes rows apart."""
+        return self.config.update_seconds + self.config.update_token_seconds * sum(turn.row_tokens for turn in batch)
+
+    def aim(self, rollouts: Sequence[Rollout], train: TrainConfig) -> None:
+        """Set `slowdown` so that these rollouts, one explorer step, arrive at `load` times the learner's drain.
+
+        The drain is B rows per update of rows as long as theirs on average. Called once, with the run's first step: the
+        load then moves as the student changes, and what it was is logged.
+        """
+        if self.config.load is None:
+            return
+        turns = [turn for rollout in rollouts for turn in rollout.turns]
+        step = max(self.generation(r) + self.scoring(r) for r in rollouts) / self.slowdown
+        row_tokens = sum(turn.row_tokens for turn in turns) / len(turns)
+        update = self.config.update_seconds + self.config.update_token_seconds * row_tokens * train.batch_rows
+        arrival = self.config.explorers * len(turns) / step
+        self.slowdown = arrival / (self.config.load * train.batch_rows / update)

@@ -1,0 +1,187 @@
+"""Explorers, teacher and learner on a deterministic discrete-event clock, in one process.
+
+Update q occupies [T_q, T_q+1) of virtual time. An explorer step plays its tasks with the weights published last when it
+starts; each rollout joins the pool when it has ended and been scored, all its turns together; the explorer's next step
+starts when the slowest rollout has ended. Everything between two events is computed as one real batch, so the clock
+costs nothing and the same seed gives the same events.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..config import RunConfig
+from ..diagnostics import batch_diagnostics
+from ..pool import Pool
+from ..selection import Candidates, Rule, RuleError, checked_select
+from ..seeds import rng, seed
+from ..timing import Stopwatch
+from ..types import Rollout, RolloutId, Turn
+from .clock import CostModel
+
+Task = tuple[RolloutId, str, np.random.Generator]
+
+
+@dataclass(slots=True)
+class Workers:
+    """What the pipeline drives; it knows none of their insides.
+
+    `explore(tasks, version)` plays with the weights published last and has the teacher score: rollouts and the number of
+    tokens scored. `learn(turns, version)` makes one optimizer step: statistics. `publish()` hands the learner's weights
+    to the explorers. `save(version, explorer_step, time)` keeps a checkpoint of the published weights for evaluation.
+    """
+
+    explore: Callable[[Sequence[Task], int], tuple[list[Rollout], int]]
+    learn: Callable[[Sequence[Turn], int], dict[str, float]]
+    publish: Callable[[], None]
+    save: Callable[[int, int, float], None]
+
+
+@dataclass(order=True, slots=True)
+class _Event:
+    time: float
+    order: int  # ties go to what was scheduled first
+    kind: str = field(compare=False)
+    load: Any = field(compare=False, default=None)
+
+
+class VirtualPipeline:
+    """State of one run. Picklable between events, except for the workers, which `run` is given."""
+
+    def __init__(self, config: RunConfig, rule: Rule, tasks: Sequence[str]) -> None:
+        train = config.train
+        self.config = config
+        self.rule = rule
+        self.tasks = list(tasks)
+        self.pool = Pool(train.batch_rows, train.pool_factor, train.max_staleness, train.retention)
+        self.costs = CostModel(config.pipeline)
+        self.update = 0  # updates done or under way
+        self.version = 0  # weights published last
+        self.now = 0.0
+        self.steps = 0  # explorer steps started
+        self.task_of: dict[RolloutId, str] = {}
+        self.totals = {"explorer_seconds": 0.0, "teacher_seconds": 0.0, "busy": 0.0, "teacher_tokens": 0, "drained": 0}
+        self._events: list[_Event] = []
+        self._scheduled = 0
+        self._learner_busy = False
+        self._idle_since = 0.0
+        for _ in range(config.pipeline.explorers):
+            self._schedule(0.0, "explore")
+
+    @property
+    def finished(self) -> bool:
+        return self.version >= self.config.train.updates
+
+    def _schedule(self, time: float, kind: str, load: Any = None) -> None:
+        heapq.heappush(self._events, _Event(time, self._scheduled, kind, load))
+        self._scheduled += 1
+
+    def run(self, workers: Workers, record: Callable[[dict[str, Any]], None], watch: Stopwatch) -> None:
+        """Go on to the next published version, which is where a run may be interrupted; `record` gets its row."""
+        with watch("clock"):
+            if self.version == 0 and self.steps == 0:
+                self._evaluate_updates(workers)
+            while self._events:
+                event = heapq.heappop(self._events)
+                self.now = event.time
+                if event.kind == "publish":
+                    self._publish(event.load, workers, record)
+                    return
+                if event.kind == "explore":
+                    self._explore(workers)
+                elif event.kind == "arrive":
+                    self.pool.put(event.load.turns, self.now)
+                self._learn(workers)
+
+    # explorers -------------------------------------------------------------------------------------------------------
+
+    def _next_tasks(self) -> list[Task]:
+        """The next tasks in an order drawn anew for every pass over the training tasks."""
+        pipeline, run_seed = self.config.pipeline, self.config.seed
+        out: list[Task] = []
+        for position in range(pipeline.tasks_per_step):
+            index = self.steps * pipeline.tasks_per_step + position
+            order = rng(run_seed, "tasks", index // len(self.tasks)).permutation(len(self.tasks))
+            task = self.tasks[int(order[index % len(self.tasks)])]
+            for run in range(pipeline.runs_per_task):
+                name = (self.steps, position, run)
+                out.append((name, task, rng(run_seed, "sample", *name)))
+        return out
+
+    def _explore(self, workers: Workers) -> None:
+        evaluation = self.config.evaluation
+        if evaluation.every_updates is None and self.steps % evaluation.every_explorer_steps == 0:
+            workers.save(self.version, self.steps, self.now)
+        rollouts, scored = workers.explore(self._next_tasks(), self.version)
+        if self.steps == 0:
+            self.costs.aim(rollouts, self.config.train)
+        self.steps += 1
+        self.totals["teacher_tokens"] += scored
+        longest = 0.0
+        for rollout in rollouts:
+            generation, scoring = self.costs.generation(rollout), self.costs.scoring(rollout)
+            self.totals["explorer_seconds"] += generation
+            self.totals["teacher_seconds"] += scoring
+            rollout.seconds = generation + scoring
+            longest = max(longest, rollout.seconds)
+            self.task_of[rollout.id] = rollout.task
+            self._schedule(self.now + rollout.seconds, "arrive", rollout)
+        self._schedule(self.now + longest, "explore")
+
+    # learner ---------------------------------------------------------------------------------------------------------
+
+    def _learn(self, workers: Workers) -> None:
+        q = self.update
+        if self._learner_busy or q >= self.config.train.updates or not self.pool.ready(q, self.rule):
+            return
+        offered = self.pool.draw(q, self.rule)
+        candidates = Candidates.from_turns(offered, q)
+        chosen = checked_select(self.rule, candidates, self.config.train.batch_rows, seed(self.config.seed, "rule"))
+        if not len(chosen):
+            raise RuleError(f"rule {self.rule.name}, update {q}: chose none of {len(offered)} turns")
+        batch = self.pool.settle(offered, chosen, q)
+        seconds = self.costs.update(batch)
+        row = {
+            "update": q,
+            "time_start": self.now,
+            "time_end": self.now + seconds,
+            "read_wait": self.now - self._idle_since,
+            "learner_seconds": seconds,
+            "stale_rows": self.pool.discards["stale"],
+            "queue_length": self.pool.queued + self.pool.pending,
+            **batch_diagnostics(batch, q),
+        }
+        row |= workers.learn(batch, q)
+        self.totals["drained"] += len(batch)
+        self.totals["busy"] += seconds
+        self.update += 1
+        self._learner_busy = True
+        self._schedule(self.now + seconds, "publish", row)
+
+    def _publish(self, row: dict[str, Any], workers: Workers, record: Callable[[dict[str, Any]], None]) -> None:
+        self.version += 1
+        self._learner_busy = False
+        self._idle_since = self.now
+        workers.publish()
+        row |= {key: self.totals[key] for key in ("explorer_seconds", "teacher_seconds", "teacher_tokens")}
+        row["explorer_steps"] = self.steps
+        row["arrived_turns"] = self.pool.arrived
+        row["arrival_rate"] = self.pool.arrived / self.now
+        row["drain_rate"] = self.totals["drained"] / self.totals["busy"]
+        if self.finished:
+            self.pool.finish(self.version)
+        record(row)
+        self._evaluate_updates(workers)
+        if not self.finished:
+            self._learn(workers)
+
+    def _evaluate_updates(self, workers: Workers) -> None:
+        every = self.config.evaluation.every_updates
+        last = self.finished and every is None
+        if last or (every is not None and (self.version % every == 0 or self.finished)):
+            workers.save(self.version, self.steps, self.now)
