@@ -23,7 +23,7 @@ __all__ = ["ENTITY_TYPES", "TASK_TYPES", "GameSize", "entity_names", "game_hash"
 _TASK_ID = re.compile(r"gen/([a-z0-9_-]+)/(0|[1-9][0-9]*)")
 _ATTEMPTS = 200
 _SHARE = 0.5
-_EXTRA_TARGET = 0.5
+_EXTRA_TARGET = 0.3
 _MIN_PLACES = 3
 
 
@@ -35,7 +35,7 @@ class GameSize:
     number in any entity name. With `shared_spots` about half the receptacles stand where another one stands.
     """
 
-    receptacles: tuple[int, int] = (7, 9)
+    receptacles: tuple[int, int] = (7, 10)
     objects: tuple[int, int] = (10, 12)
     max_same: int = 3
     max_number: int = 4
