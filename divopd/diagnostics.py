@@ -33,7 +33,7 @@ def batch_diagnostics(turns: Sequence[Turn], update: int) -> dict[str, float]:
         "dead_row_share": float(1.0 - columns.valid.mean()) if n else nan,
         "kl_per_token": float(np.nansum(columns.disagreement)) / valid_tokens if valid_tokens else nan,
         "mean_age": float(age.mean()) if n else nan,
-        "max_age": float(age.max()) if n else nan,
+        "max_age": int(age.max()) if n else nan,
         "row_tokens": int(rows.sum()),
         "response_tokens": int(columns.response_tokens.sum()),
         "valid_tokens": valid_tokens,

@@ -1,0 +1,219 @@
+"""One optimizer update: rows -> merged sequences -> token log-probs -> loss -> step -> next version.
+
+Turns of a rollout whose chat only grows are spans of one token sequence. They share its forward pass: a causal model
+gives each token the same log-prob as in a row of its own, so that with weights 1 / (N * |V_t|) the gradient is that of
+separate rows, to rounding (ours; the paper trains separate rows). The learner never asks which rule it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from divopd.candidates import gate
+from divopd.config import TrainConfig
+from divopd.objective import weighted_loss
+from divopd.types import Turn
+
+
+class DivergedError(RuntimeError):
+    """The loss or its gradient is not finite. Raised before the step: the weights are the last version's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainSequence:
+    """One forward pass's worth of tokens and its m training tokens, each predicted from the token before it."""
+
+    tokens: np.ndarray  # int64 (length,), up to the last token that predicts
+    predicts: np.ndarray  # int64 (m,), positions in `tokens` whose next token trains
+    targets: np.ndarray  # int64 (m,), those next tokens
+    teacher: np.ndarray  # float32 (m,), cached teacher log-probs
+    student: np.ndarray  # float32 (m,), log-probs under the generating weights
+    weights: np.ndarray  # float32 (m,), 1 / (N * |V_t|)
+
+
+def merge_rows(turns: Sequence[Turn]) -> list[TrainSequence]:
+    """The batch's rows as sequences. Turns of a rollout merge when they share one `context` array, by identity.
+
+    Dead rows, those that the gate would not pass, train no token but count in N.
+    """
+    shared: dict[tuple[Any, int], list[tuple[Turn, np.ndarray]]] = {}
+    for turn in turns:
+        if gate(turn) is None:
+            where = turn.start + np.flatnonzero(turn.valid_mask())
+            shared.setdefault((turn.rollout, id(turn.context)), []).append((turn, where))
+    return [_sequence(rows, len(turns)) for rows in shared.values()]
+
+
+def _sequence(rows: list[tuple[Turn, np.ndarray]], n: int) -> TrainSequence:
+    context = np.asarray(rows[0][0].context, dtype=np.int64)
+    where = np.concatenate([positions for _, positions in rows])
+    teacher, student, weights = [], [], []
+    for turn, positions in rows:
+        assert turn.teacher_logprobs is not None and turn.student_logprobs is not None  # the gate saw to it
+        teacher.append(turn.teacher_logprobs[positions - turn.start])
+        student.append(turn.student_logprobs[positions - turn.start])
+        weights.append(np.full(len(positions), 1.0 / (n * len(positions))))
+    return TrainSequence(
+        tokens=context[: where.max()],
+        predicts=where - 1,
+        targets=context[where],
+        teacher=np.concatenate(teacher).astype(np.float32),
+        student=np.concatenate(student).astype(np.float32),
+        weights=np.concatenate(weights).astype(np.float32),
+    )
+
+
+def micro_batches(lengths: Sequence[int], limit: int) -> list[list[int]]:
+    """Indices of sequences by falling length, cut so that rows * longest <= limit. One longer than that goes alone.
+
+    A row shorter than 3/4 of its batch's longest starts a new one: padding stays under a quarter of what is computed.
+    """
+    batches: list[list[int]] = []
+    longest = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (len(batches[-1]) + 1) * longest <= limit and 4 * lengths[i] >= 3 * longest:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+            longest = lengths[i]
+    return batches
+
+
+class TokenLogprobs(nn.Module):
+    """Log-probs of chosen tokens under a causal language model: the head sees only the positions that train.
+
+    A module, so that sharding wrappers can wrap the whole computation. Raises ValueError for models that do more
+    between body and logits than one linear head.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        for key in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+            if getattr(model.config, key, None) not in (None, 1, 1.0):
+                raise ValueError(f"{type(model).__name__} rescales its logits ({key}), which the learner does not do")
+        self.model = model
+
+    def forward(self, tokens: Tensor, rows: Tensor, predicts: Tensor, targets: Tensor) -> Tensor:
+        """int64 (b, t) tokens and (m,) indices -> float32 (m,): log pi(targets | tokens[rows, : predicts + 1])."""
+        # Right padding under a causal mask: no real token sees it, so no mask is needed and the fast path is taken.
+        hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        logits = self.model.get_output_embeddings()(hidden[rows, predicts]).float()
+        return -F.cross_entropy(logits, targets, reduction="none")
+
+
+class Learner:
+    """The student in training: any Hugging Face causal language model, AdamW, one step a batch.
+
+    Weights must be float32 (ValueError): at the paper's learning rate bfloat16 weights would round their updates away.
+    `bf16` computes in bfloat16 under autocast instead.
+    """
+
+    def __init__(self, model: Any, config: TrainConfig, *, bf16: bool = False) -> None:
+        self.model, self.config, self.bf16, self.version = model, config, bf16, 0
+        self.scorer = TokenLogprobs(model)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if any(p.dtype != torch.float32 for p in self.parameters):
+            raise ValueError("the student's weights must be float32: load them as float32, train with bf16=True")
+        self.device = self.parameters[0].device
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
+        )
+
+    def update(self, turns: Sequence[Turn], version: int | None = None) -> dict[str, float]:
+        """One step on this batch, from `version` (default: one after the last) to `version` + 1.
+
+        Student log-probs are recomputed in the pass that trains (r = 1). Raises ValueError for an empty batch and
+        DivergedError, before the step, for a loss or gradient that is not finite.
+
+        Returns: `loss`; `objective`, the paper's reported value; `kl_per_token`, mean student - teacher log-prob (nats)
+        under the weights before the step; `drift`, mean |recomputed - cached| student log-prob; `grad_norm` before
+        clipping; `rows`, `live_rows`, `sequences`; `row_tokens` (prompt + response of the rows), `response_tokens`,
+        `valid_tokens`, and `computed_tokens`, what the forward passes held, padding included.
+        """
+        if not turns:
+            raise ValueError("an update needs at least one turn")
+        version = self.version if version is None else version
+        sequences = merge_rows(turns)
+        # Log-probs are the policy's own: no dropout. Gradient checkpointing asks for training mode.
+        self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = {"loss": 0.0, "kl": 0.0, "drift": 0.0, "computed_tokens": 0}
+        for batch in micro_batches([len(s.tokens) for s in sequences], self.config.micro_batch_tokens):
+            for key, value in self._backward([sequences[i] for i in batch]).items():
+                sums[key] += value
+        grad_norm = self._step(sums["loss"], version)
+        self.version = version + 1
+        live = sum(gate(turn) is None for turn in turns)
+        tokens = sum(len(s.targets) for s in sequences)
+        return {
+            "loss": sums["loss"],
+            "objective": sums["loss"] * len(turns) / live if live else float("nan"),
+            "kl_per_token": sums["kl"] / tokens if tokens else float("nan"),
+            "drift": sums["drift"] / tokens if tokens else float("nan"),
+            "grad_norm": grad_norm,
+            "rows": len(turns),
+            "live_rows": live,
+            "sequences": len(sequences),
+            "row_tokens": sum(turn.row_tokens for turn in turns),
+            "response_tokens": sum(turn.response_tokens for turn in turns),
+            "valid_tokens": tokens,
+            "computed_tokens": int(sums["computed_tokens"]),
+        }
+
+    def _backward(self, batch: Sequence[TrainSequence]) -> dict[str, float]:
+        """Add one micro-batch's gradient; returns its part of the sums."""
+        tokens = np.zeros((len(batch), max(len(s.tokens) for s in batch)), dtype=np.int64)
+        for row, sequence in enumerate(batch):
+            tokens[row, : len(sequence.tokens)] = sequence.tokens
+        rows = np.repeat(np.arange(len(batch)), [len(s.targets) for s in batch])
+        teacher, student, weights = (
+            self._tensor(np.concatenate([getattr(s, key) for s in batch])) for key in ("teacher", "student", "weights")
+        )
+        predicts, targets = (np.concatenate([getattr(s, key) for s in batch]) for key in ("predicts", "targets"))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            logprobs = self.scorer(*(self._tensor(x) for x in (tokens, rows, predicts, targets)))
+        old = logprobs.detach()
+        loss = weighted_loss(logprobs, old, teacher, weights, self.config.beta)
+        loss.backward()
+        return {
+            "loss": float(loss.detach()),
+            "kl": float((old - teacher).sum()),
+            "drift": float((old - student).abs().sum()),
+            "computed_tokens": tokens.size,
+        }
+
+    def _step(self, loss: float, version: int) -> float:
+        """Clip and step; returns the gradient norm before clipping."""
+        if all(p.grad is None for p in self.parameters):  # only dead rows: still a step of AdamW, its gradient 0
+            for parameter in self.parameters:
+                parameter.grad = torch.zeros_like(parameter)
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip))
+        if not np.isfinite(loss) or not np.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise DivergedError(f"update {version}: loss {loss:g}, gradient norm {norm:g}; the step was not taken")
+        self.optimizer.step()
+        return norm
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer and version, by reference: save it, or copy it, before the next update."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "version": self.version,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume exactly where `state_dict` was taken."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.version = state["version"]
