@@ -89,7 +89,7 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
         if evaluator and path in todo:
             with safe_open(path, framework="pt") as handle:
                 facts = handle.metadata()
-                evaluator.policy.load_weights({name: handle.get_tensor(name) for name in handle.keys()})
+                evaluator.policy.load_weights({name: handle.get_tensor(name) for name in handle.keys()})  # noqa: SIM118
             version = int(facts["version"])
             rollouts = evaluator.run(version)
             log.add("evals", episode_rows(rollouts, version, int(facts["explorer_step"]), float(facts["time"])))

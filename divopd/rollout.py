@@ -64,7 +64,7 @@ class _Episode:
         self._step(turn, sample.truncated)
 
     def skip(self) -> None:
-        """The prompt is past its limit: a turn without tokens, an empty action (a dead row, METHOD: prompt truncation)."""
+        """The prompt is past its limit: a turn without tokens and an empty action, a dead row."""
         limit = self.settings.max_prompt_tokens
         turn = self._turn(limit, limit)
         turn.prompt_truncated = True

@@ -1,4 +1,4 @@
-"""The one trainer: builds what a cell's configuration names and lets the pipeline drive it to the end, or on from a crash."""
+"""The one trainer: builds what a cell names and lets the pipeline drive it to the end, or on from a crash."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Trainer:
         beside = path.with_suffix(".tmp")
         tied = self.student.model.config.tie_word_embeddings
         weights = {k: v for k, v in self.student.model.state_dict().items() if not (tied and k == "lm_head.weight")}
-        save_file(weights, beside, metadata={"version": str(version), "explorer_step": str(explorer_step), "time": repr(time)})
+        facts = {"version": str(version), "explorer_step": str(explorer_step), "time": repr(time)}
+        save_file(weights, beside, metadata=facts)
         os.replace(beside, path)
 
     # the run ---------------------------------------------------------------------------------------------------------
@@ -153,8 +154,8 @@ def check_tokenizers(student: Any, teacher: Any) -> int:
     wrong = [name for name, index in ours.items() if index in names and names[index] != name]
     if wrong:
         raise PolicyError(
-            f"student and teacher tokenizers differ ({len(wrong)} ids, such as {wrong[0]!r}): on-policy distillation needs "
-            "one vocabulary; choose models of one family"
+            f"student and teacher tokenizers differ ({len(wrong)} ids, such as {wrong[0]!r}): on-policy distillation "
+            "needs one vocabulary; choose models of one family"
         )
     return max(names) + 1
 

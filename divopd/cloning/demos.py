@@ -1,7 +1,7 @@
 """Demonstrations: episodes by the expert or by a policy, every turn labelled with what the expert would have done.
 
 The expert sees observations alone, so it can label any state, those that weak students reach included (DAgger, Ross et
-al. 2011). A label is a distribution over the allowed actions, not one action: a model fitted to it is not over-confident.
+al. 2011). A label is a distribution over allowed actions, not one action: a model fitted to it is not over-confident.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ..envs.base import TextEnv
 from ..policies.base import Policy
 from ..prompts import Renderer
 from ..seeds import rng
+
+Encode = Callable[[str], tuple[int, ...]]
+"""The response tokens that stand for a command."""
 
 
 class Labeller(Protocol):
@@ -75,7 +78,7 @@ def collect(
     make_expert: Callable[[], Labeller],
     renderer: Renderer,
     tasks: Sequence[str],
-    encode: Callable[[str], tuple[int, ...]],
+    encode: Encode,
     seed: tuple[object, ...],
     *,
     policy: Policy | None = None,
@@ -95,9 +98,7 @@ def collect(
         expert.reset(observation.goal, observation.text)
         fresh = renderer.first(observation)
         draws = rng(*seed, task)
-        plays.append(
-            _Play(env, expert, Demo(task, fresh), draws, fresh.tolist(), fresh, observation.allowed)
-        )
+        plays.append(_Play(env, expert, Demo(task, fresh), draws, fresh.tolist(), fresh, observation.allowed))
     session = policy.session(len(plays)) if policy else None
     for turn in range(max_turns):
         live = [i for i, play in enumerate(plays) if not play.over]
@@ -115,7 +116,7 @@ def collect(
     return [play.demo for play in plays]
 
 
-def _advance(play: _Play, renderer: Renderer, encode: Callable[[str], tuple[int, ...]], sample: Any, slip: float) -> None:
+def _advance(play: _Play, renderer: Renderer, encode: Encode, sample: Any, slip: float) -> None:
     """One turn: label it, act, show the answer."""
     opinion = play.expert.distribution(play.allowed)
     if sample is not None:

@@ -15,7 +15,7 @@ _TOKEN = r"[a-z]+ [0-9]+|[a-z]+|[0-9]+"
 
 
 def build_tokenizer(words: Sequence[str], entities: Sequence[str]) -> Any:
-    """A `PreTrainedTokenizerFast` over the given words and entity names, in the given order after the special tokens."""
+    """A `PreTrainedTokenizerFast` over words and entity names, in that order, after the special tokens."""
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split

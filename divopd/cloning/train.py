@@ -12,6 +12,7 @@ import torch
 
 from .demos import Demo
 
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _ENTITY = re.compile(r"([a-z]+) ([0-9]+)")
 
 
@@ -52,7 +53,7 @@ def batches(demos: Sequence[Demo], tokens: int, draws: np.random.Generator) -> I
         yield [demos[i] for i in groups[g]]
 
 
-def tensors(batch: Sequence[Demo], renumber: Renumber, draws: np.random.Generator, pad: int) -> tuple[torch.Tensor, ...]:
+def tensors(batch: Sequence[Demo], renumber: Renumber, draws: np.random.Generator, pad: int) -> Tensors:
     """ids (n, width), flat positions whose hidden state predicts a label (m,), targets (m, vocabulary)."""
     width = max(len(demo.tokens) for demo in batch)
     ids = np.full((len(batch), width), pad, dtype=np.int64)
@@ -71,9 +72,9 @@ def tensors(batch: Sequence[Demo], renumber: Renumber, draws: np.random.Generato
     return torch.from_numpy(ids), torch.tensor(flat), torch.from_numpy(targets)
 
 
-def loss_of(model: Any, ids: torch.Tensor, flat: torch.Tensor, targets: torch.Tensor, bf16: bool = True) -> torch.Tensor:
+def loss_of(model: Any, ids: torch.Tensor, flat: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy minus the targets' own entropy: the KL divergence from expert to model, nats a token."""
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(hidden.reshape(-1, hidden.shape[-1])[flat])
     entropy = -torch.xlogy(targets, targets).sum(-1)

@@ -43,7 +43,7 @@ def read_panel(path: str | Path) -> list[str]:
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
-        raise EnvError(f"panel {path} cannot be read ({error.strerror}): name a file of task ids, one a line") from error
+        raise EnvError(f"panel {path} cannot be read ({error.strerror}): it lists task ids, one a line") from error
     tasks = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not tasks or len(set(tasks)) < len(tasks):
         raise EnvError(f"panel {path} is {'empty' if not tasks else 'not a list of distinct tasks'}")

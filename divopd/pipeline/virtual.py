@@ -18,8 +18,8 @@ import numpy as np
 from ..config import RunConfig
 from ..diagnostics import batch_diagnostics
 from ..pool import Pool
-from ..selection import Candidates, Rule, RuleError, checked_select
 from ..seeds import rng, seed
+from ..selection import Candidates, Rule, RuleError, checked_select
 from ..timing import Stopwatch
 from ..types import Rollout, RolloutId, Turn
 from .clock import CostModel
@@ -31,8 +31,8 @@ Task = tuple[RolloutId, str, np.random.Generator]
 class Workers:
     """What the pipeline drives; it knows none of their insides.
 
-    `explore(tasks, version)` plays with the weights published last and has the teacher score: rollouts and the number of
-    tokens scored. `learn(turns, version)` makes one optimizer step: statistics. `publish()` hands the learner's weights
+    `explore(tasks, version)` plays with the weights published last and has the teacher score: rollouts, tokens
+    scored. `learn(turns, version)` makes one optimizer step: statistics. `publish()` hands the learner's weights
     to the explorers. `save(version, explorer_step, time)` keeps a checkpoint of the published weights for evaluation.
     """
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-
 Spans = Sequence[Sequence[tuple[int, int]]]
 """For each context, the (start, end) token positions to score."""
 

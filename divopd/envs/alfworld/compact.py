@@ -10,15 +10,75 @@ import re
 
 from ..base import Observation, Step
 
-FILLERS = frozenset("a an the some it them that is in on to with and under from into of at your you this s".split())
+FILLERS = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "some",
+        "it",
+        "them",
+        "that",
+        "is",
+        "in",
+        "on",
+        "to",
+        "with",
+        "and",
+        "under",
+        "from",
+        "into",
+        "of",
+        "at",
+        "your",
+        "you",
+        "this",
+        "s",
+    ]
+)
 _ENTITY = re.compile(r"[a-z]+ \d+")
 _SEEN = re.compile(r"you see (.*?)\.", re.DOTALL)
 _DONE = ("You pick up", "You move", "You put", "You heat", "You cool", "You clean", "You turn on", "You close")
-OBSERVATION_WORDS = (
-    "room see open closed nothing ok fail carrying task . , this hot cold cool clean sliced off normal special".split()
-)
-ACTION_WORDS = "go open close take move put use heat cool clean slice examine look inventory help".split()
-GOAL_WORDS = "put find examine look two clean cool cold hot heat".split()
+OBSERVATION_WORDS = [
+    "room",
+    "see",
+    "open",
+    "closed",
+    "nothing",
+    "ok",
+    "fail",
+    "carrying",
+    "task",
+    ".",
+    ",",
+    "this",
+    "hot",
+    "cold",
+    "cool",
+    "clean",
+    "sliced",
+    "off",
+    "normal",
+    "special",
+]
+ACTION_WORDS = [
+    "go",
+    "open",
+    "close",
+    "take",
+    "move",
+    "put",
+    "use",
+    "heat",
+    "cool",
+    "clean",
+    "slice",
+    "examine",
+    "look",
+    "inventory",
+    "help",
+]
+GOAL_WORDS = ["put", "find", "examine", "look", "two", "clean", "cool", "cold", "hot", "heat"]
 
 
 def _words(text: str) -> str:

@@ -1,0 +1,160 @@
+"""The recipe of the small checkpoints, stage by stage; every stage is kept, so that a second call goes on.
+
+tokenizer -> expert demonstrations -> teacher -> (DAgger: its own and a student's states, labelled) -> teacher
+                                   -> students, cloned briefly
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from ..config import EnvConfig, PolicyConfig, PromptConfig, Strict
+from ..envs.registry import make_envs, train_tasks
+from ..policies.hf import HFPolicy, load_model, load_tokenizer
+from ..prompts import Renderer, make_style
+from ..seeds import rng, seed
+from .demos import Demo, collect
+from .model import ModelSize, new_model
+from .tokenizer import alfworld_words, build_tokenizer
+from .train import clone
+
+Say = Callable[[str], None]
+
+
+class StageSpec(Strict):
+    """Demonstrations by the expert (`actor: expert`) or by the model so far (`self`), then steps on all data so far."""
+
+    actor: str = "expert"
+    tasks: str = ""  # "" adds no data
+    policy_turns: list[PositiveInt] = [10_000]  # a policy's turns before the expert takes over, by turns over the tasks
+    mistakes: float = Field(0.0, ge=0.0, le=1.0)
+    steps: int = Field(0, ge=0)
+    learning_rate: PositiveFloat = 1e-3
+
+
+class ModelSpec(Strict):
+    """One checkpoint: its shape and stages."""
+
+    hidden: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt
+    ffn: PositiveInt
+    stages: list[StageSpec]
+
+
+class RecipeSpec(Strict):
+    """A recipe file: models of one environment, which share tokenizer and demonstrations."""
+
+    env: EnvConfig
+    seed: int = 0
+    workers: PositiveInt = 2
+    batch_tokens: PositiveInt = 4096
+    models: dict[str, ModelSpec]
+
+
+def read_recipe(path: Path) -> RecipeSpec:
+    return RecipeSpec.model_validate(yaml.safe_load(path.read_text()))
+
+
+class Recipe:
+    """Makes the checkpoints of one recipe in `out`; demonstrations and unfinished stages lie in `work`."""
+
+    def __init__(self, spec: RecipeSpec, out: Path, work: Path, say: Say) -> None:
+        self.spec, self.out, self.work, self.say = spec, out, work, say
+        work.mkdir(parents=True, exist_ok=True)
+        self.tokenizer = build_tokenizer(*alfworld_words())
+        self.tokenizer.save_pretrained(work / "tokenizer")
+
+    def make(self, name: str) -> None:
+        """All stages of one model, then its checkpoint in bfloat16."""
+        torch.set_num_threads(1)
+        model_spec = self.spec.models[name]
+        size = ModelSize(model_spec.hidden, model_spec.layers, model_spec.heads, model_spec.ffn)
+        model = new_model(size, self.tokenizer, seed(self.spec.seed, "init", name) % 2**31)
+        demos: list[Demo] = []
+        for number, stage in enumerate(model_spec.stages):
+            kept = self.work / name / f"stage{number}"
+            if stage.tasks:
+                demos += self._demos(stage, self.work / name / f"stage{number - 1}")
+            if (kept / "model.safetensors").exists():
+                model = load_model(PolicyConfig(path=str(kept)))
+                continue
+            if stage.steps:
+                self.say(f"{name}: stage {number}, {len(demos)} episodes, {stage.steps} steps")
+                clone(
+                    model,
+                    demos,
+                    self.tokenizer,
+                    steps=stage.steps,
+                    learning_rate=stage.learning_rate,
+                    draws=rng(self.spec.seed, "clone", name, number),
+                    tokens=self.spec.batch_tokens,
+                    report=lambda step, loss: self.say(f"{name}: step {step}, KL to the expert {loss:.3f} a token"),
+                )
+            self._save(model, kept)
+        self._save(model.to(torch.bfloat16), self.out / name)
+
+    def _save(self, model: Any, folder: Path) -> None:
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def _demos(self, stage: StageSpec, checkpoint: Path) -> list[Demo]:
+        """A stage's episodes, by `workers` processes; expert episodes are shared by all models of the recipe."""
+        path = "" if stage.actor == "expert" else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
+        key = f"{seed(path, stage.tasks, stage.policy_turns, stage.mistakes, self.spec.seed, self.spec.env):016x}"
+        kept = self.work / f"demos-{key}.pkl"
+        if not kept.exists():
+            tasks = train_tasks(self.spec.env.model_copy(update={"train_tasks": stage.tasks}))
+            shares = [tasks[i :: self.spec.workers] for i in range(self.spec.workers)]
+            with ProcessPoolExecutor(self.spec.workers, mp_context=get_context("spawn")) as pool:
+                words = str(self.work / "tokenizer")
+                jobs = [pool.submit(_play_share, self.spec, words, stage, path, share) for share in shares]
+                demos = [demo for job in jobs for demo in job.result()]
+            won = sum(demo.success for demo in demos) / len(demos)
+            turns = sum(demo.turns for demo in demos) / len(demos)
+            self.say(f"{len(demos)} episodes by {stage.actor} on {stage.tasks}: success {won:.1%}, {turns:.1f} turns")
+            kept.write_bytes(pickle.dumps(demos))
+        return list(pickle.loads(kept.read_bytes()))
+
+
+def _play_share(spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, path: str, tasks: Sequence[str]) -> list[Demo]:
+    from ..envs.alfworld.compact import compact_action
+    from ..envs.alfworld.expert import Expert
+
+    torch.set_num_threads(1)
+    tokenizer = load_tokenizer(PolicyConfig(path=tokenizer_path))
+    renderer = Renderer(tokenizer, make_style(PromptConfig(), spec.env.name))
+    policy = HFPolicy(load_model(PolicyConfig(path=path)), renderer.eos) if path else None
+    envs = make_envs(spec.env, 32)
+    known: dict[str, tuple[int, ...]] = {}
+
+    def encode(command: str) -> tuple[int, ...]:
+        text = compact_action(command)
+        if text not in known:
+            known[text] = (*tokenizer.encode(text, add_special_tokens=False), renderer.eos)
+        return known[text]
+
+    demos: list[Demo] = []
+    for number, begin in enumerate(range(0, len(tasks), len(envs))):
+        demos += collect(
+            envs,
+            Expert,
+            renderer,
+            tasks[begin : begin + len(envs)],
+            encode,
+            (spec.seed, "demos", path, stage.mistakes),
+            policy=policy,
+            policy_turns=stage.policy_turns[number % len(stage.policy_turns)],
+            mistakes=stage.mistakes,
+            max_turns=spec.env.max_turns,
+        )
+    return demos
