@@ -43,6 +43,11 @@ class Pool:
         return list(self._turns)
 
     @property
+    def arrived(self) -> int:
+        """Turns that ever arrived."""
+        return self._arrived
+
+    @property
     def queued(self) -> int:
         return len(self._queue)
 

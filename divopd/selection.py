@@ -113,11 +113,22 @@ class Rule(BaseModel):
     reads: ClassVar[Literal["batch", "pool"]] = "pool"
 
     def select(self, pool: Candidates, budget: int, seed: int) -> np.ndarray:
-        """Distinct row indices, at most `budget` of them, in the order in which they enter the batch.
+        """Distinct row indices in the order in which they enter the batch: `budget` of them, or all rows if fewer.
 
-        All randomness comes from `draws(pool, seed)`, or from a generator seeded with `seed` and `pool.update`.
+        Batches are full, so that rules compare at equal B: a rule that prefers some turns puts the others last. The
+        choice depends on the columns, not on the order of rows. All randomness comes from `draws(pool, seed)`, or from
+        a generator seeded with `seed` and `pool.update`.
         """
         raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as name (or file) and parameters: the class lives in a file that only the loader can import."""
+        if not self.name:
+            return super().__reduce_ex__(protocol)
+        file = sys.modules[type(self).__module__].__file__
+        shipped = rule_files().get(self.name)
+        known = shipped is not None and file is not None and shipped.samefile(file)
+        return load_rule, (self.name if known else file, self.model_dump())
 
 
 def checked_select(rule: Rule, pool: Candidates, budget: int, seed: int) -> np.ndarray:
