@@ -48,6 +48,11 @@ class Pool:
         return self._arrived
 
     @property
+    def arrived(self) -> int:
+        """Turns that ever arrived."""
+        return self._arrived
+
+    @property
     def queued(self) -> int:
         return len(self._queue)
 

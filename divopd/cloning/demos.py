@@ -146,4 +146,5 @@ def _advance(play: _Play, renderer: Renderer, encode: Encode, sample: Any, slip:
 
 
 def _draw(draws: np.random.Generator, weights: np.ndarray) -> int:
-    return int(min(np.searchsorted(np.cumsum(weights / weights.sum()), draws.random(), side="right"), len(weights) - 1))
+    edges = np.cumsum(weights / weights.sum())
+    return min(int(np.searchsorted(edges, draws.random(), side="right")), len(weights) - 1)

@@ -45,9 +45,8 @@ def new_model(size: ModelSize, tokenizer: Any, seed: int) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
-        attn_implementation="sdpa",
     )
-    model = Qwen3ForCausalLM(config)
+    model: Any = Qwen3ForCausalLM(config)
     _structure(model.get_input_embeddings().weight, tokenizer.get_vocab())
     return model
 

@@ -21,7 +21,7 @@ from ..pool import Pool
 from ..seeds import rng, seed
 from ..selection import Candidates, Rule, RuleError, checked_select
 from ..timing import Stopwatch
-from ..types import Rollout, RolloutId, Turn
+from ..types import DropReason, Rollout, RolloutId, Turn
 from .clock import CostModel
 
 Task = tuple[RolloutId, str, np.random.Generator]
@@ -152,7 +152,7 @@ class VirtualPipeline:
             "time_end": self.now + seconds,
             "read_wait": self.now - self._idle_since,
             "learner_seconds": seconds,
-            "stale_rows": self.pool.discards["stale"],
+            "stale_rows": self.pool.discards[DropReason.STALE],
             "queue_length": self.pool.queued + self.pool.pending,
             **batch_diagnostics(batch, q),
         }

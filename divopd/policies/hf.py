@@ -24,7 +24,7 @@ def load_model(config: PolicyConfig) -> Any:
     if not path.exists() and (path.is_absolute() or config.path.startswith(("models/", "./"))):
         raise PolicyError(f"checkpoint {config.path} is missing: run `make models` or name an existing one")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             config.path, revision=config.revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
