@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
+from divopd.envs.alfworld.engine import NOTHING, Episode
 from divopd.envs.alfworld.games import Game, GameSource
 from divopd.envs.alfworld.stock import StockPlayer
+from divopd.envs.alfworld.store import WorldStore
 from divopd.envs.base import EnvError, Observation, Step
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-"
-NOTHING = "Nothing happens."
 _TASK = re.compile(r"\s*Your task is to: (.*)\Z", re.DOTALL)
 
 
 class Player(Protocol):
-    """What plays a game; see `stock.StockPlayer`."""
+    """Plays a game: `start` gives the first text and the commands, `act` the text, the commands, and whether it is won."""
 
     def start(self, game: Game) -> tuple[str, tuple[str, ...]]: ...
 
     def act(self, command: str) -> tuple[str, tuple[str, ...], bool]: ...
+
+
+class FastPlayer:
+    """Plays games on our engine; texts and commands are the stock engine's (tests/envs/test_alfworld.py)."""
+
+    def __init__(self, store: WorldStore) -> None:
+        self._store = store
+        self._episode: Episode | None = None
+
+    def start(self, game: Game) -> tuple[str, tuple[str, ...]]:
+        """Load a game and give its first feedback and the commands it accepts."""
+        self._episode = Episode(self._store.world(game))
+        return self._episode.intro(), self._episode.commands
+
+    def act(self, command: str) -> tuple[str, tuple[str, ...], bool]:
+        """Give a command's feedback, the commands accepted next, and whether the game is won."""
+        if self._episode is None:
+            raise EnvError("no ALFWorld game is running: call start first")
+        feedback = self._episode.act(command)
+        return feedback, self._episode.commands, self._episode.won
 
 
 class AlfworldEnv:
@@ -32,11 +53,19 @@ class AlfworldEnv:
 
     name = "alfworld"
 
-    def __init__(self, source: GameSource, cache_dir: Path | None = None) -> None:
-        """`cache_dir`: where translated games are kept between processes (None: nowhere)."""
+    def __init__(
+        self,
+        source: GameSource,
+        cache_dir: Path | None = None,
+        engine: Literal["fast", "stock"] = "fast",
+        memory: int = 256,
+    ) -> None:
+        """`cache_dir`: where translated games are kept between processes (None: nowhere). `memory`: games kept in memory.
+
+        `engine="stock"` plays on TextWorld's own engine, some hundred times slower; neither keyword matters to it.
+        """
         self.source = source
-        self.cache_dir = cache_dir
-        self._player: Player = StockPlayer()
+        self._player: Player = StockPlayer() if engine == "stock" else FastPlayer(WorldStore(cache_dir, memory))
         self._playing = False
         self._won = False
         self._last: tuple[str, tuple[str, ...]] = ("", ())

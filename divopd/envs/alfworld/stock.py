@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from divopd.envs.alfworld.games import Game
+from divopd.envs.alfworld.translate import kept_process_state
 from divopd.envs.base import EnvError
-
-
-@contextmanager
-def kept_process_state() -> Iterator[None]:
-    """Restore sys.argv and sys.stdout, which the planner's translator overwrites and swaps."""
-    argv, stdout = sys.argv, sys.stdout
-    try:
-        yield
-    finally:
-        sys.argv, sys.stdout = argv, stdout
 
 
 @functools.cache
