@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -371,3 +373,8 @@ def test_an_empty_choice_is_an_integer_array() -> None:
             return []  # type: ignore[return-value]
 
     assert checked_select(Nothing(), pool_of(HAND), 3, 0).dtype == np.int64
+
+
+def test_choosing_needs_no_torch() -> None:
+    code = "import sys, divopd.pool, divopd.diagnostics, divopd.selection as s; s.available_rules()"
+    subprocess.run([sys.executable, "-c", code + "; assert 'torch' not in sys.modules"], check=True)
