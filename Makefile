@@ -13,12 +13,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # one thread a job: two OpenMP threads beside a busy neighbour are slower than one
 export OMP_NUM_THREADS := 1
-export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: demo laptop suite test lint bench figures install clean
 .DEFAULT_GOAL := demo
 
+demo test: export HF_HUB_OFFLINE = 1
 demo: suite                     ## train, evaluate and draw the demo suite (minutes on two cores)
 
 laptop: SUITE = experiments/laptop.yaml

@@ -3,7 +3,8 @@
     config.yaml       the resolved cell                 meta.json      schema version, hashes, versions, hardware
     turns.parquet     one row a student or teacher turn  updates.parquet  one row an optimizer update
     evals.parquet     one row an evaluation episode     timings.json   real seconds by stage
-    status.json       written last: {"status": "done" | "diverged", ...}
+    status.json       written last by the trainer: {"status": "done" | "diverged", ...}
+    evaluated.json    written last of all: every checkpoint has its episodes in evals.parquet
 
 Only timings.json depends on real clocks: the other files are the same bytes for the same run. Files are written whole,
 beside their place, and renamed, so that a kill leaves the previous state.
@@ -33,7 +34,14 @@ __all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
 
 STATUSES = ("done", "diverged")
 STAGES = ("rollout", "teacher", "learner", "evaluation", "environment", "clock")
-_FILES = ("config.yaml", "meta.json", "timings.json", "status.json", *(f"{name}.parquet" for name in SCHEMAS))
+_FILES = (
+    "config.yaml",
+    "meta.json",
+    "timings.json",
+    "status.json",
+    "evaluated.json",
+    *(f"{name}.parquet" for name in SCHEMAS),
+)
 _FOLDERS = ("checkpoints", "resume")
 
 
@@ -171,6 +179,12 @@ def clear(run_dir: Path) -> None:
         (run_dir / name).unlink(missing_ok=True)
     for name in _FOLDERS:
         shutil.rmtree(run_dir / name, ignore_errors=True)
+
+
+def mark_evaluated(run_dir: Path) -> None:
+    """Write evaluated.json: which versions have their episodes in the log."""
+    versions = sorted(set(read_table(run_dir, "evals").column("version").to_pylist()))
+    _write_json(run_dir / "evaluated.json", {"schema": SCHEMA_VERSION, "versions": versions})
 
 
 def read_json(run_dir: Path, name: str) -> dict[str, Any]:

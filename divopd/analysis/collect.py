@@ -1,0 +1,276 @@
+"""Run folders become tidy tables: curves (a row an evaluation), summary and diagnostics (a row a run).
+
+Every row carries the hashes of what made it. Runs that differ where they must not (panel, checkpoints, a method's rule
+file, evaluation settings) are not put side by side unless the difference is allowed by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from divopd import runlog
+from divopd.analysis import metrics
+from divopd.analysis.uncertainty import wilson
+from divopd.config import RunConfig
+from divopd.diagnostics import gini
+
+KEYS = ["suite", "setting", "env", "method", "seed"]
+# cumulative resources of a curve: name -> (column of updates, "each" update or "running" total)
+RESOURCES = {
+    "trained_tokens": ("row_tokens", "each"),  # prompt + response tokens of the batches' rows: the paper's unit
+    "trained_response_tokens": ("response_tokens", "each"),
+    "computed_tokens": ("computed_tokens", "each"),  # after merging rows that share a prefix
+    "learner_seconds": ("learner_seconds", "each"),
+    "wall_seconds": ("wall", "each"),  # learner step + read
+    "explorer_seconds": ("explorer_seconds", "running"),
+    "teacher_seconds": ("teacher_seconds", "running"),
+}
+COSTS = ["updates", *RESOURCES]
+MIXABLE = ("panel", "student", "teacher", "rule_file", "evaluation")
+
+
+class MixedRunsError(RuntimeError):
+    """Runs that cannot be compared; names the kind, two of the runs, and how to allow it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run, read whole."""
+
+    path: Path
+    config: RunConfig
+    meta: dict[str, Any]
+    status: dict[str, Any]
+    turns: pd.DataFrame
+    updates: pd.DataFrame
+    evals: pd.DataFrame
+
+    @property
+    def key(self) -> dict[str, Any]:
+        c = self.config
+        return {"suite": c.suite, "setting": c.setting, "env": c.env.name, "method": c.method.name, "seed": c.seed}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Schema, source commit and the first 12 digits of each hash."""
+        hashes = {name: (value or "")[:12] for name, value in self.meta["identity"].items()}
+        git = self.meta["git"]
+        commit = f"{(git['commit'] or '')[:12]}{'+changes' if git['dirty'] else ''}"
+        return {"schema": self.meta["schema"], "git": commit, **{f"hash_{name}": h for name, h in hashes.items()}}
+
+
+def find_runs(root: Path) -> tuple[list[Path], list[Path]]:
+    """Folders under `root` that hold a finished run, and those that hold an unfinished one, sorted."""
+    folders = sorted({path.parent for path in root.rglob("seed*/config.yaml")})
+    done = [folder for folder in folders if (folder / "status.json").exists()]
+    return done, [folder for folder in folders if folder not in done]
+
+
+def load_run(folder: Path) -> Run:
+    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and without evals."""
+    meta, status = runlog.read_json(folder, "meta.json"), runlog.read_json(folder, "status.json")
+    tables = {name: runlog.read_table(folder, name).to_pandas() for name in runlog.SCHEMAS}
+    if tables["evals"].empty:
+        raise runlog.RunLogError(f"{folder / 'evals.parquet'} is empty; run `divopd evaluate {folder}`")
+    return Run(folder, runlog.read_config(folder), meta, status, **tables)
+
+
+def check_comparable(runs: Sequence[Run], allow: Collection[str] = ()) -> None:
+    """Raise MixedRunsError where runs of one group differ in a hash or in how they were evaluated."""
+    for name in allow:
+        if name not in MIXABLE:
+            raise MixedRunsError(f"cannot allow {name!r} to differ; one of {', '.join(MIXABLE)}")
+    for kind in MIXABLE:
+        seen: dict[tuple[Any, ...], tuple[Any, Run]] = {}
+        for run in runs:
+            # rules are compared within a method, panels within an environment, the rest within a setting
+            scope = {"rule_file": "method", "panel": "env"}.get(kind, "setting")
+            group = (scope, run.key[scope])
+            value = run.config.evaluation.model_dump() if kind == "evaluation" else run.meta["identity"][kind]
+            first, other = seen.setdefault(group, (value, run))
+            if first != value and kind not in allow:
+                raise MixedRunsError(
+                    f"{other.path} and {run.path} differ in {kind}: rerun one, or pass --allow {kind} to mix them"
+                )
+
+
+def curve(run: Run) -> pd.DataFrame:
+    """One row an evaluated version, with cumulative costs up to it and the Wilson interval of its success."""
+    # two explorer steps can meet the same version; its draws are the same then, so one of them tells all
+    grouped = run.evals.groupby(["version", "explorer_step"], sort=True)
+    out = grouped.agg(
+        time=("time", "first"),
+        episodes=("episode", "size"),
+        successes=("success", "sum"),
+        mean_reward=("reward", "mean"),
+        mean_turns=("turns", "mean"),
+        mean_response_tokens=("response_tokens", "mean"),
+        invalid_actions=("invalid_actions", "mean"),
+    ).reset_index()
+    out = out.drop_duplicates("version", ignore_index=True)
+    out["success"] = out["successes"] / out["episodes"]
+    out["wilson_low"], out["wilson_high"] = wilson(out["successes"], out["episodes"])
+    out["updates"] = np.minimum(out["version"], len(run.updates))
+    updates = run.updates.assign(wall=run.updates["learner_seconds"] + run.updates["read_wait"])
+    for name, (column, kind) in RESOURCES.items():
+        at = metrics.cumulative_at if kind == "each" else metrics.running_at
+        out[name] = at(out["version"], updates[column])
+    return _keyed(run, out)
+
+
+def diagnostics(run: Run) -> dict[str, Any]:
+    """Batch composition averaged over updates, and what became of the turns, of one run."""
+    u, t = run.updates, run.turns
+    means = ["rollouts", "effective_rollouts", "top_rollout_token_share", "turns_per_rollout", "dead_row_share",
+             "kl_per_token", "mean_age", "grad_norm", "learner_seconds", "read_wait", "queue_length"]  # fmt: skip
+    out: dict[str, Any] = {name: u[name].mean() for name in means}
+    # a run that diverged at once has no update: its totals are zero
+    last: Any = u.iloc[-1] if len(u) else dict.fromkeys(u.columns, 0)
+    trained = int(u["valid_tokens"].sum())
+    student = t[t["actor"] == "student"]
+    out |= {
+        "updates": len(u),
+        "load": last["arrival_rate"] / last["drain_rate"] if last["drain_rate"] > 0 else np.nan,
+        "stale_rows": int(last["stale_rows"]),
+        "teacher_tokens_scored_over_trained": last["teacher_tokens"] / trained if trained else np.nan,
+        **selection_use(student),
+    }
+    return {**run.key, "status": run.status["status"], **out, **run.provenance}
+
+
+def selection_use(turns: pd.DataFrame) -> dict[str, float]:
+    """Never-selected share of rollouts with a valid turn, and the Gini coefficient of selected turns per rollout.
+
+    A turn is valid when it has a scored token with finite log-probs. Rollouts of which nothing was selected while a
+    turn still waited at the end of the run are left out: their fate is open.
+    """
+    rollout = [turns[name] for name in ("explorer_batch", "task_index", "run")]
+    valid = (turns["valid_tokens"] > 0) & turns["disagreement"].notna()
+    waiting = (turns["selected_at"] < 0) & (turns["dropped"].isna() | (turns["dropped"] == "unread"))
+    each = pd.DataFrame({"valid": valid, "selected": turns["selected_at"] >= 0, "waiting": waiting})
+    grouped = each.groupby(rollout).agg({"valid": "any", "selected": "sum", "waiting": "any"})
+    counts = grouped.loc[grouped["valid"] & ~((grouped["selected"] == 0) & grouped["waiting"]), "selected"]
+    if counts.empty:
+        return {"valid_rollouts": 0, "never_selected_share": np.nan, "selected_gini": np.nan}
+    return {
+        "valid_rollouts": len(counts),
+        "never_selected_share": float((counts == 0).mean()),
+        "selected_gini": float(gini(counts.to_numpy(dtype=float))),
+    }
+
+
+def summarise(curves: pd.DataFrame, runs: Iterable[Run], baseline: str = "vanilla") -> pd.DataFrame:
+    """One row a run: peak, final-5, nAUC to the setting's common horizon, cost to the setting's target, speedups.
+
+    `target_rule` says where the target came from: "config", "default" (metrics.default_target on the baseline's mean
+    curve), or "none". Speedups compare with the baseline run of the same seed; `bound_*` is "" for an exact one.
+    """
+    rows = []
+    by_setting: dict[str, list[Run]] = {}
+    for run in runs:
+        by_setting.setdefault(run.config.setting, []).append(run)
+    for group in by_setting.values():
+        data = {run.path: _select(curves, run) for run in group}
+        finished = [r for r in group if r.status["status"] == "done"] or group
+        horizon = metrics.common_horizon(int(data[run.path]["version"].max()) for run in finished)
+        target, rule = _target(group, data, baseline, horizon)
+        costs = {run.path: _costs(data[run.path], target) for run in group}
+        base = {run.config.seed: costs[run.path] for run in group if run.config.method.name == baseline}
+        for run in group:
+            row = _summary_row(run, data[run.path], horizon)
+            row |= {"baseline": baseline, "target": target, "target_rule": rule}
+            row |= _cost_columns(costs[run.path], base.get(run.config.seed))
+            rows.append({**row, **run.provenance})
+    return pd.DataFrame(rows)
+
+
+def speedup_by_target(curves: pd.DataFrame, baseline: str = "vanilla", step: float = 0.025) -> pd.DataFrame:
+    """Exact speedups in trained tokens and learner seconds: a row a (setting, method, seed, target in steps)."""
+    rows = []
+    for setting, seed in curves[["setting", "seed"]].drop_duplicates().itertuples(index=False):
+        cell = curves[(curves["setting"] == setting) & (curves["seed"] == seed)]
+        base = cell[cell["method"] == baseline]
+        if base.empty:
+            continue
+        for target in np.arange(step, 1.0 + 1e-9, step).round(6):
+            for method, data in cell.groupby("method", sort=False):
+                values = {}
+                for name in ("trained_tokens", "learner_seconds"):
+                    pair = [metrics.cost_to_target(d["success"], d[name], target) for d in (base, data)]
+                    values[f"speedup_{name}"] = metrics.speedup(*pair).exact
+                if any(value is not None for value in values.values()):
+                    rows.append({"setting": setting, "method": method, "seed": seed, "target": target, **values})
+    columns = ["setting", "method", "seed", "target", "speedup_trained_tokens", "speedup_learner_seconds"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _summary_row(run: Run, data: pd.DataFrame, horizon: int) -> dict[str, Any]:
+    mean, std = metrics.final(data["success"])
+    diverged = run.status["status"] != "done"
+    return {
+        **run.key,
+        "status": run.status["status"],
+        "evaluations": len(data),
+        "episodes": int(data["episodes"].max()),
+        "start": data["success"].iloc[0],
+        "peak": metrics.peak(data["success"]),
+        "peak_version": int(data["version"].iloc[int(data["success"].argmax())]),
+        "final5_mean": mean,
+        "final5_std": std,
+        "nauc": metrics.nauc(data["version"], data["success"], horizon, diverged),
+        "horizon": horizon,
+    }
+
+
+def _target(group: list[Run], data: dict[Path, pd.DataFrame], baseline: str, horizon: int) -> tuple[float | None, str]:
+    configured = {run.config.target for run in group if run.config.target is not None}
+    if configured:
+        if len(configured) > 1:
+            raise MixedRunsError(f"setting {group[0].config.setting} has targets {sorted(configured)}: rerun with one")
+        return configured.pop(), "config"
+    base = [data[run.path] for run in group if run.config.method.name == baseline]
+    if not base:
+        return None, "none"
+    grid = np.unique(np.concatenate([d["version"] for d in base]))
+    grid = grid[grid <= horizon]
+    mean = np.mean([np.interp(grid, d["version"], d["success"]) for d in base], axis=0)
+    target = metrics.default_target(mean)
+    return target, "none" if target is None else "default"
+
+
+def _costs(data: pd.DataFrame, target: float | None) -> dict[tuple[str, int], metrics.Cost] | None:
+    if target is None:
+        return None
+    windows = (1, metrics.SUSTAINED)
+    return {
+        (name, w): metrics.cost_to_target(data["success"], data[name], target, w) for name in COSTS for w in windows
+    }
+
+
+def _cost_columns(costs: dict[tuple[str, int], metrics.Cost] | None, base: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for window, prefix in ((1, ""), (metrics.SUSTAINED, "sustained_")):
+        out[f"{prefix}reached"] = None if costs is None else not costs["updates", window].censored
+        for name in COSTS:
+            cost = None if costs is None else costs[name, window]
+            gain = metrics.Speedup(None) if cost is None or base is None else metrics.speedup(base[name, window], cost)
+            out[f"{prefix}cost_{name}"] = None if cost is None else cost.value
+            out[f"{prefix}speedup_{name}"], out[f"{prefix}bound_{name}"] = gain.value, gain.bound
+    return out
+
+
+def _select(curves: pd.DataFrame, run: Run) -> pd.DataFrame:
+    same = np.logical_and.reduce([curves[name] == value for name, value in run.key.items()])
+    return curves[same].sort_values("version")
+
+
+def _keyed(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    left = pd.DataFrame([run.key] * len(table))
+    right = pd.DataFrame([run.provenance] * len(table))
+    return pd.concat([left, table, right], axis=1)

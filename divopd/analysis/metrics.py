@@ -1,0 +1,153 @@
+"""What a learning curve says (arXiv 2609.34838, section 4), as functions of arrays.
+
+`versions` are learner versions (updates behind the evaluated weights), strictly increasing; `success` the success rate
+at each, a fraction in [0, 1]; `costs` a resource used up to each, non-decreasing. All are of one length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+STEP = 0.05  # the default target is a multiple of this
+SUSTAINED = 3  # evaluations averaged by the sustained version of cost to target
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Resource used to reach a target. `censored`: the run never got there, `value` is what it had used by its end."""
+
+    value: float
+    censored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Baseline's cost over a method's. `bound`: "" exact; "<" the method was censored; ">" the baseline was.
+
+    `value` is None where nothing can be said: both were censored, or one of them started at the target, at no cost.
+    """
+
+    value: float | None
+    bound: str = ""
+
+    @property
+    def exact(self) -> float | None:
+        return self.value if self.bound == "" else None
+
+
+def peak(success: ArrayLike) -> float:
+    """Highest success over evaluations. Biased upward: report it, never rank by it alone."""
+    return float(np.max(_curve(success)))
+
+
+def final(success: ArrayLike, last: int = 5) -> tuple[float, float]:
+    """Mean and standard deviation of the last five evaluations (fewer if there are fewer).
+
+    The deviation is the sample's (n - 1): the only reading that all of the paper's main table fits. NaN for one value.
+    """
+    tail = _curve(success)[-last:]
+    return float(tail.mean()), float(tail.std(ddof=1)) if len(tail) > 1 else math.nan
+
+
+def common_horizon(last_versions: Iterable[int]) -> int:
+    """U: the smallest last-evaluated version among the compared runs."""
+    return min(last_versions)
+
+
+def nauc(versions: ArrayLike, success: ArrayLike, horizon: float, diverged: bool = False) -> float:
+    """Area under linearly interpolated, unsmoothed success from version 0 to `horizon`, divided by `horizon`.
+
+    A diverged run counts as success 0 after its last evaluation (ours). Raises ValueError if version 0 was not
+    evaluated or a run that did not diverge stops before the horizon.
+    """
+    x, y = _increasing(versions), _curve(success)
+    if x[0] != 0:
+        raise ValueError(f"nAUC needs an evaluation of version 0; the first one is {x[0]:g}")
+    if horizon <= 0:
+        return math.nan
+    if x[-1] < horizon:
+        if not diverged:
+            raise ValueError(f"nAUC to version {horizon:g} needs an evaluation there; the last one is {x[-1]:g}")
+        x, y = np.r_[x, np.nextafter(x[-1], np.inf), horizon], np.r_[y, 0.0, 0.0]
+    inside = x < horizon
+    grid = np.r_[x[inside], horizon]
+    return float(np.trapezoid(np.r_[y[inside], np.interp(horizon, x, y)], grid) / horizon)
+
+
+def default_target(success: ArrayLike, step: float = STEP) -> float | None:
+    """Largest multiple of `step` not above the baseline's peak; None if that is not above its first evaluation.
+
+    Fixed from the baseline alone, before other methods are read (ours; the paper's six values follow no stated rule).
+    """
+    curve = _curve(success)
+    target = math.floor(float(curve.max()) / step + 1e-9) * step
+    return round(target, 10) if target > curve[0] else None
+
+
+def cost_to_target(success: ArrayLike, costs: ArrayLike, target: float, window: int = 1) -> Cost:
+    """Cumulative cost through the first evaluation with success >= target.
+
+    With `window` > 1 the mean of that many consecutive evaluations must reach the target, and the cost is that of the
+    last of them, at which it is known.
+    """
+    curve, used = _curve(success), np.asarray(costs, dtype=float)
+    if used.shape != curve.shape:
+        raise ValueError(f"{len(curve)} evaluations, {used.size} costs")
+    if len(curve) >= window:
+        means = np.convolve(curve, np.ones(window) / window, mode="valid")
+        hits = np.flatnonzero(means >= target - 1e-12)
+        if len(hits):
+            return Cost(float(used[hits[0] + window - 1]), False)
+    return Cost(float(used[-1]), True)
+
+
+def speedup(baseline: Cost, method: Cost) -> Speedup:
+    """C_baseline / C_method. One censored side leaves a bound, two leave nothing."""
+    if (baseline.censored and method.censored) or method.value <= 0 or baseline.value <= 0:
+        return Speedup(None)
+    return Speedup(baseline.value / method.value, "<" if method.censored else ">" if baseline.censored else "")
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Geometric mean of the values that are there; None if none is."""
+    logs = [math.log(value) for value in values if value is not None]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def reach_rate(costs: Sequence[Cost]) -> float:
+    """Share of runs that reached the target; NaN without runs."""
+    return sum(not cost.censored for cost in costs) / len(costs) if costs else math.nan
+
+
+def cumulative_at(versions: ArrayLike, per_update: ArrayLike) -> np.ndarray:
+    """Sum of a per-update quantity (update 0, 1, ...) over the updates behind each version.
+
+    A version past the last logged update takes all there is.
+    """
+    total = np.r_[0.0, np.cumsum(np.asarray(per_update, dtype=float))]
+    return total[np.minimum(np.asarray(versions, dtype=int), len(total) - 1)]
+
+
+def running_at(versions: ArrayLike, running: ArrayLike) -> np.ndarray:
+    """The same for a quantity that is logged as a running total at the end of each update."""
+    total = np.r_[0.0, np.asarray(running, dtype=float)]
+    return total[np.minimum(np.asarray(versions, dtype=int), len(total) - 1)]
+
+
+def _curve(success: ArrayLike) -> np.ndarray:
+    curve = np.asarray(success, dtype=float)
+    if curve.ndim != 1 or len(curve) == 0:
+        raise ValueError("a learning curve needs at least one evaluation")
+    return curve
+
+
+def _increasing(versions: ArrayLike) -> np.ndarray:
+    x = _curve(versions)
+    if (np.diff(x) <= 0).any():
+        raise ValueError("evaluated versions must increase")
+    return x

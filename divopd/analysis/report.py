@@ -1,0 +1,142 @@
+"""`divopd report`: collect -> tables -> figures -> one page. Every stage after the first reads the CSVs alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from divopd.analysis import collect, tables
+from divopd.provenance import ROOT
+from divopd.runlog import STAGES, RunLogError, read_json
+from divopd.suite import SuiteError, read_setting
+
+CSVS = ("curves", "summary", "diagnostics", "speedups", "timings")
+FIGURES = ("learning_curves", "efficiency", "batch_diagnostics", "speedup_by_target")
+TABLES = ("main", "aggregate", "diagnostics")
+
+
+def report(
+    results: Path, out: Path, figures: Path, stage: str = "all", baseline: str = "vanilla", allow: Sequence[str] = ()
+) -> list[str]:
+    """Make what `stage` names ("all", "collect", "tables", "figures", "page"); lines that say what was made.
+
+    Raises RunLogError where there is no finished run or a log or CSV cannot be read, MixedRunsError where runs
+    cannot be compared.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lines: list[str] = []
+    if stage in ("all", "collect"):
+        lines += _collect(results, out, baseline, allow)
+    if stage in ("all", "tables"):
+        lines += _tables(out)
+    if stage in ("all", "figures"):
+        lines += _figures(out, figures)
+    if stage in ("all", "page"):
+        lines += _page(results, out, figures)
+    return lines
+
+
+def _collect(results: Path, out: Path, baseline: str, allow: Sequence[str]) -> list[str]:
+    done, unfinished = collect.find_runs(results)
+    if not done:
+        raise RunLogError(f"{results} holds no finished run; run `divopd train` and `divopd evaluate` first")
+    runs = [collect.load_run(folder) for folder in done]
+    collect.check_comparable(runs, allow)
+    curves = pd.concat([collect.curve(run) for run in runs], ignore_index=True)
+    _save(curves, out, "curves")
+    _save(collect.summarise(curves, runs, baseline), out, "summary")
+    _save(pd.DataFrame([collect.diagnostics(run) for run in runs]), out, "diagnostics")
+    _save(collect.speedup_by_target(curves, baseline), out, "speedups")
+    _save(pd.DataFrame([run.key | _seconds(run.path) for run in runs]), out, "timings")
+    skipped = [f"left out, not finished: {folder}" for folder in unfinished]
+    return [f"{len(runs)} runs -> {out}/{{{','.join(CSVS)}}}.csv", *skipped]
+
+
+def _tables(out: Path) -> list[str]:
+    summary, counterparts = _load(out, "summary"), _counterparts(_load(out, "summary"))
+    made = {
+        "main": tables.main_table(summary, counterparts),
+        "aggregate": tables.aggregate_table(summary, counterparts),
+        "diagnostics": tables.diagnostics_table(_load(out, "diagnostics"), counterparts),
+    }
+    folder = out / "tables"
+    folder.mkdir(exist_ok=True)
+    for name, table in made.items():
+        (folder / f"{name}.md").write_text(table.markdown())
+        (folder / f"{name}.tex").write_text(table.latex())
+        table.frame.to_csv(folder / f"{name}.csv", index=False)
+    return [made["main"].markdown(), f"{len(made)} tables -> {folder}/*.{{md,tex,csv}}"]
+
+
+def _figures(out: Path, folder: Path) -> list[str]:
+    from divopd.analysis import figures
+
+    curves, summary, diagnostics, speedups = (_load(out, name) for name in CSVS[:4])
+    counterparts = _counterparts(summary)
+    makers = {
+        "learning_curves": lambda: figures.learning_curves(curves, summary),
+        "efficiency": lambda: figures.efficiency(tables.main_table(summary, counterparts).frame, counterparts),
+        "batch_diagnostics": lambda: figures.batch_diagnostics(diagnostics, counterparts),
+        "speedup_by_target": lambda: figures.speedup_by_target(speedups, summary),
+    }
+    return [f"{len(figures.draw(makers, folder))} figures -> {folder}/*.{{png,pdf}}"]
+
+
+def _page(results: Path, out: Path, folder: Path) -> list[str]:
+    summary, timings = _load(out, "summary"), _load(out, "timings")
+    hashes = summary.filter(regex="^(schema|git|hash_)").drop(columns="hash_config").drop_duplicates()
+    parts = [f"# Report on {', '.join(summary['suite'].unique())}\n"]
+    parts.append(
+        f"{len(summary)} runs; {int((summary['status'] != 'done').sum())} diverged. Real time: "
+        f"{timings[list(STAGES)].to_numpy().sum() / 60:.1f} core-minutes, of which "
+        + ", ".join(f"{stage} {timings[stage].sum() / 60:.1f}" for stage in STAGES) + ".\n"
+    )  # fmt: skip
+    for name in TABLES:
+        parts.append((out / "tables" / f"{name}.md").read_text())
+    for name in FIGURES:
+        link = Path(os.path.relpath(folder / f"{name}.png", out)).as_posix()
+        parts.append(f"![{name.replace('_', ' ')}]({link})\n")
+    parts.append(f"## What made it\n\n{_markdown(hashes)}\n")
+    (out / "report.md").write_text("\n".join(parts))
+    return [f"page -> {out / 'report.md'}"]
+
+
+def _counterparts(summary: pd.DataFrame) -> dict[str, str]:
+    """Setting -> the paper's setting that its file names; a setting without a file stands for itself."""
+    out = {}
+    for setting in summary["setting"].unique():
+        try:
+            spec = read_setting(ROOT / "experiments" / "settings" / f"{setting}.yaml")
+        except SuiteError:
+            continue
+        if spec.paper_setting:
+            out[setting] = spec.paper_setting
+    return out
+
+
+def _seconds(folder: Path) -> dict[str, float]:
+    seconds = read_json(folder, "timings.json")
+    return {stage: seconds.get(stage, 0.0) for stage in STAGES}
+
+
+def _save(frame: pd.DataFrame, out: Path, name: str) -> None:
+    frame.to_csv(out / f"{name}.csv", index=False, float_format="%.10g")
+
+
+def _load(out: Path, name: str) -> pd.DataFrame:
+    path = out / f"{name}.csv"
+    try:
+        return pd.read_csv(path)
+    except FileNotFoundError as error:
+        raise RunLogError(f"{path} is missing; run `divopd report ... --stage collect` first") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise RunLogError(f"{path} is corrupt; run `divopd report ... --stage collect` again") from error
+
+
+def _markdown(frame: pd.DataFrame) -> str:
+    header = [str(column) for column in frame.columns]
+    rows = [[str(value) for value in row] for row in frame.itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])

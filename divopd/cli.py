@@ -1,0 +1,177 @@
+"""`divopd train | evaluate | report | rules | doctor`. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from divopd import __version__
+
+if TYPE_CHECKING:
+    from divopd.config import RunConfig
+
+# by name, so that --help imports none of them: errors whose one line says all that a user needs
+EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError")
+PROGRESS = click.option(
+    "--progress",
+    type=click.Choice(["auto", "bar", "lines", "none"]),
+    default="auto",
+    help="bar on a terminal, else lines",
+)
+
+
+class Main(click.Group):
+    """Ends every expected failure in one line and exit code 1; --debug shows the trace."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except Exception as error:
+            if ctx.params.get("debug"):
+                raise
+            text = " ".join(str(error).split())
+            if type(error).__name__ in EXPECTED:
+                raise click.ClickException(text) from None
+            if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError | FileNotFoundError):
+                raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+            kind = type(error).__name__
+            raise click.ClickException(f"{kind}: {text} (unexpected; `divopd --debug ...` shows where)") from None
+
+
+@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="divopd")
+@click.option("--debug", is_flag=True, help="Show the full trace of an error.")
+def main(debug: bool) -> None:
+    """A reproducible suite for asynchronous on-policy distillation of multi-turn agents (arXiv 2609.34838)."""
+
+
+@main.command()
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Suite file; with -s, -m and -n.")
+@click.option("--setting", "-s", help="Setting of the suite.")
+@click.option("--method", "-m", help="Method of the suite.")
+@click.option("--seed", "-n", type=int, default=0, show_default=True)
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="A resolved cell instead (a run's config.yaml)."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Root of results."
+)
+@click.option(
+    "--replace", is_flag=True, help="Start over where the folder holds a run of another configuration or rule."
+)
+@PROGRESS
+def train(
+    suite_file: Path | None, setting: str | None, method: str | None, seed: int, config_file: Path | None, out: Path,
+    replace: bool, progress: Any,
+) -> None:  # fmt: skip
+    """Train one cell, or go on where it was killed."""
+    from divopd import doctor, runlog
+
+    config = _cell(suite_file, setting, method, seed, config_file)
+    doctor.require(config, out)
+    run_dir = config.run_dir(out)
+    if replace and runlog.mismatch(run_dir, config):
+        runlog.clear(run_dir)
+    elif reason := runlog.mismatch(run_dir, config):
+        raise runlog.RunLogError(f"{run_dir} holds another run ({reason}): pass --replace or choose another --out")
+    _work("divopd.train", "train", config, (config, run_dir), "update", progress)
+    click.echo(f"{run_dir}: {runlog.read_json(run_dir, 'status.json')['status']}")
+
+
+@main.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@PROGRESS
+def evaluate(run_dir: Path, progress: Any) -> None:
+    """Evaluate the checkpoints of a run that have not been evaluated yet."""
+    from divopd import runlog
+
+    config = runlog.read_config(run_dir)
+    runlog.read_json(run_dir, "status.json")
+    _work("divopd.evaluate", "evaluate_run", config, (run_dir,), "checkpoint", progress)
+    runlog.mark_evaluated(run_dir)
+
+
+@main.command()
+@click.argument("results_dir", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Where CSVs, tables/ and report.md go.  [default: RESULTS_DIR]"
+)
+@click.option("--figures", type=click.Path(path_type=Path), help="Where figures go.  [default: OUT/figures]")
+@click.option(
+    "--stage", type=click.Choice(["all", "collect", "tables", "figures", "page"]), default="all", show_default=True,
+    help="One stage only; all but collect read the CSVs in OUT.",
+)  # fmt: skip
+@click.option("--baseline", default="vanilla", show_default=True, help="Method that speedups compare with.")
+@click.option("--allow", multiple=True, help="Compare runs that differ in this (panel, student, teacher, ...).")
+def report(
+    results_dir: Path, out: Path | None, figures: Path | None, stage: str, baseline: str, allow: tuple[str, ...]
+) -> None:
+    """Collect runs into CSVs, and draw tables and figures from them."""
+    from divopd.analysis.report import report as work
+
+    out = out or results_dir
+    for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow):
+        click.echo(line)
+
+
+@main.command()
+def rules() -> None:
+    """List the selection rules with what they do and their parameters."""
+    from divopd.selection import available_rules
+
+    for name, rule in available_rules().items():
+        module = sys.modules[rule.__module__]
+        first = (rule.__doc__ or module.__doc__ or "").strip().splitlines() or [""]
+        fields = ", ".join(f"{key}={field.get_default()!r}" for key, field in rule.model_fields.items())
+        click.echo(f"{name:24}{first[0]}{f'  [{fields}]' if fields else ''}")
+
+
+@main.command()
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Also check what this suite's cells name.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+def doctor(suite_file: Path | None, out: Path) -> None:
+    """Check Python, packages, engine, compiler, device, checkpoints and output folder."""
+    from divopd import doctor as checks
+    from divopd.suite import load_suite
+
+    results = checks.examine(out, load_suite(suite_file) if suite_file else [])
+    for check in results:
+        click.echo(f"{'ok  ' if check.ok else 'FAIL' if check.needed else 'note'} {check.name}: {check.detail}")
+    failed = sum(check.needed and not check.ok for check in results)
+    if failed:
+        raise click.ClickException(f"{failed} check(s) failed")
+
+
+def _cell(
+    suite_file: Path | None, setting: str | None, method: str | None, seed: int, config_file: Path | None
+) -> RunConfig:
+    from divopd import suite
+
+    if config_file is not None:
+        if suite_file or setting or method:
+            raise click.UsageError("give --config, or --suite with --setting and --method, not both")
+        return suite.read_config_file(config_file)
+    if suite_file is None or setting is None or method is None:
+        raise click.UsageError("give --suite, --setting and --method, or --config")
+    return suite.find_cell(suite.load_suite(suite_file), setting, method, seed)
+
+
+def _work(module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit: str, style: Any) -> None:
+    """Call module.name(*args, progress), importing it here: that brings torch."""
+    import importlib
+
+    from divopd.progress import Progress
+
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    with Progress(f"{config.setting}/{config.method.name}/{config.seed}", unit, style) as progress:
+        function(*args, progress)
+
+
+if __name__ == "__main__":
+    main()

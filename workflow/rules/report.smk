@@ -1,0 +1,75 @@
+# Run logs -> CSVs -> tables and figures -> one page. Tables and figures read the CSVs alone.
+
+
+rule collect:
+    input:
+        [f"{run}/evaluated.json" for run in CELLS],
+    output:
+        csvs("curves", "summary", "diagnostics", "speedups", "timings"),
+    log:
+        f"{RESULTS}/logs/collect.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        results=above(0),
+        baseline=config.get("baseline", "vanilla"),
+    shell:
+        "python -m divopd.cli report {params.results} --stage collect --baseline {params.baseline} 2>&1 | tee {log}"
+
+
+rule tables:
+    input:
+        csvs("summary", "diagnostics"),
+    output:
+        multiext(f"{RESULTS}/tables/main", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/aggregate", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/diagnostics", ".md", ".tex", ".csv"),
+    log:
+        f"{RESULTS}/logs/tables.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        results=above(1),
+    shell:
+        "python -m divopd.cli report {params.results} --stage tables 2>&1 | tee {log}"
+
+
+rule figures:
+    input:
+        csvs("curves", "summary", "diagnostics", "speedups"),
+    output:
+        multiext(f"{FIGURES}/learning_curves", ".png", ".pdf"),
+        multiext(f"{FIGURES}/efficiency", ".png", ".pdf"),
+        multiext(f"{FIGURES}/batch_diagnostics", ".png", ".pdf"),
+        multiext(f"{FIGURES}/speedup_by_target", ".png", ".pdf"),
+    log:
+        f"{RESULTS}/logs/figures.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        results=lambda wildcards, input: Path(input[0]).parent.as_posix(),
+        figures=above(0),
+    shell:
+        "python -m divopd.cli report {params.results} --stage figures --figures {params.figures} 2>&1 | tee {log}"
+
+
+rule page:
+    input:
+        csvs("summary", "timings"),
+        rules.tables.output,
+        rules.figures.output,
+    output:
+        f"{RESULTS}/report.md",
+    log:
+        f"{RESULTS}/logs/page.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        results=above(0),
+        figures=lambda wildcards, input: Path(input[-1]).parent.as_posix(),
+    shell:
+        "python -m divopd.cli report {params.results} --stage page --figures {params.figures} 2>&1 | tee {log}"

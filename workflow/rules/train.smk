@@ -1,0 +1,21 @@
+# One job a cell. Only status.json is an output: Snakemake removes a failed job's outputs, and a killed run goes on from
+# the rest of its folder. The rule's own file is an input, so that editing it reruns its cells and no others.
+
+
+rule train:
+    input:
+        train_inputs,
+    output:
+        f"{RUNS}/status.json",
+    log:
+        f"{RESULTS}/logs/train/{{setting}}.{{env}}.{{method}}.seed{{seed}}.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        suite=str(SUITE_FILE),
+        # the resolved cell: editing the suite reruns the cells whose configuration it changes
+        config=lambda wildcards: config_hash(cell_of(wildcards)),
+    shell:
+        "python -m divopd.cli train --suite {params.suite} --setting {wildcards.setting} --method {wildcards.method}"
+        " --seed {wildcards.seed} --out results --replace --progress lines 2>&1 | tee {log}"
