@@ -7,6 +7,7 @@ Nothing is drawn at random and no set is iterated, so a game plays the same in e
 
 from __future__ import annotations
 
+from base64 import b64decode
 from bisect import insort
 from collections.abc import Sequence
 from typing import Any
@@ -19,15 +20,16 @@ from divopd.envs.alfworld.text import Binding, Entity, Row, Writer, queried, sig
 NOTHING = "Nothing happens."
 
 
+def _unpacked(text: str) -> NDArray[np.int32]:
+    return np.frombuffer(b64decode(text), dtype="<i4")
+
+
 class _Lists:
     """Lists of numbers in two flat arrays (a game has thousands; Python lists would take ten times the memory)."""
 
-    def __init__(self, flat: Sequence[Sequence[int]]) -> None:
-        self._start = np.array(flat[0], dtype=np.int32)
-        self._numbers = np.array(flat[1], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self._start) - 1
+    def __init__(self, packed: Sequence[str]) -> None:
+        start, self._numbers = map(_unpacked, packed)
+        self._start: list[int] = start.tolist()
 
     def __getitem__(self, index: int) -> NDArray[np.int32]:
         return self._numbers[self._start[index] : self._start[index + 1]]
@@ -40,29 +42,22 @@ class World:
         """`data` from `translate.translate`, `grammar` from `text.compile_grammar`."""
         names = data["names"]
         self.entities = [Entity(name, kind, names.get(name, name)) for name, kind in data["entities"]]
-        self.facts: dict[str, list[Row]] = {
-            name: sorted(tuple(row) for row in rows) for name, rows in data["facts"].items()
-        }
-        self.writer = Writer(grammar["rules"], self.entities)
+        self.facts: dict[str, list[Row]] = {name: sorted(map(tuple, rows)) for name, rows in data["facts"].items()}
         self.grammar = grammar
-        self.initial: list[int] = data["initial"]
+        self.writer = Writer(grammar["rules"], self.entities)
+        self.initial: list[int] = _unpacked(data["initial"]).tolist()
+        self.unmet = _unpacked(data["unmet"])
+        self.watchers = _Lists(data["watchers"])
         self.goal: list[int] = data["goal"]
         self.layers: list[list[list[int]]] = data["rules"]
         self._predicates: list[str] = data["predicates"]
-        self._atoms: list[Row] = [tuple(row) for row in data["atoms"]]
-        self._schemas: list[tuple[str, list[str]]] = [(head, keys) for head, keys in data["schemas"]]
+        self._atoms = _Lists(data["atoms"])
+        self._schemas: list[tuple[str, list[str]]] = [(name, keys) for name, keys in data["schemas"]]
         self._calls = _Lists(data["calls"])
-        self.watchers = _Lists(data["watchers"])
         self._effects = _Lists(data["effects"])
-        self.unmet = self._unmet_at_start(data["watchers"])
-        self._commands: dict[int, str] = {}
         self._fixed = self._fixed_templates()
-
-    def _unmet_at_start(self, watchers: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-        counts = np.bincount(np.array(watchers[1], dtype=np.int64), minlength=len(self._calls)).astype(np.int32)
-        for fact in self.initial:
-            counts[self.watchers[fact]] -= 1
-        return counts
+        self._commands: dict[int, str] = {}
+        self._shown: dict[int, tuple[str, str, Row]] = {}
 
     def _fixed_templates(self) -> set[str]:
         """Actions whose command never changes in a game: no fact it asks about is ever an effect."""
@@ -100,10 +95,14 @@ class World:
 
     def shown(self, fact: int) -> tuple[str, str, Row]:
         """How TextWorld records a fact: its signature, the signature of its opposite, and its arguments."""
-        predicate, row = self._predicates[fact // 2], self._atoms[fact // 2]
-        types = [self.entities[number].type for number in row]
-        true, false = signature(predicate, types), signature("not_" + predicate, types)
-        return (true, false, row) if fact % 2 == 0 else (false, true, row)
+        known = self._shown.get(fact)
+        if known is None:
+            number, *row = self._atoms[fact // 2].tolist()
+            types = [self.entities[entity].type for entity in row]
+            true, false = (signature(prefix + self._predicates[number], types) for prefix in ("", "not_"))
+            known = (true, false, tuple(row)) if fact % 2 == 0 else (false, true, tuple(row))
+            self._shown[fact] = known
+        return known
 
 
 class Episode:

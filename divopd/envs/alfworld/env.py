@@ -17,7 +17,7 @@ _TASK = re.compile(r"\s*Your task is to: (.*)\Z", re.DOTALL)
 
 
 class Player(Protocol):
-    """Plays a game: `start` gives the first text and the commands, `act` the text, the commands, and whether it is won."""
+    """Plays a game: `start` gives the first text and the commands, `act` a text, the commands, and whether it is won"""
 
     def start(self, game: Game) -> tuple[str, tuple[str, ...]]: ...
 
@@ -60,7 +60,7 @@ class AlfworldEnv:
         engine: Literal["fast", "stock"] = "fast",
         memory: int = 256,
     ) -> None:
-        """`cache_dir`: where translated games are kept between processes (None: nowhere). `memory`: games kept in memory.
+        """`cache_dir`: where translated games stay between processes (None: nowhere); `memory`: how many stay loaded.
 
         `engine="stock"` plays on TextWorld's own engine, some hundred times slower; neither keyword matters to it.
         """

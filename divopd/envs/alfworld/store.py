@@ -22,7 +22,7 @@ from divopd.envs.alfworld.text import compile_grammar
 from divopd.envs.alfworld.translate import translate
 from divopd.envs.base import EnvError
 
-FORMAT = 1
+FORMAT = 2
 """Of the entries on disk; a new number makes old entries unused."""
 VERSIONS = {"alfworld": "0.4.2", "textworld": "1.7.0", "fast-downward-textworld": "20.6.4"}
 """What the engine's behaviour was compared with; another version is refused, since it may differ in any sentence."""
@@ -45,11 +45,15 @@ def check_versions() -> None:
 
 def _key(*parts: str) -> str:
     """A name for what is made from these texts by these versions."""
-    return hashlib.sha256(json.dumps([FORMAT, VERSIONS, parts]).encode()).hexdigest()
+    digest = hashlib.sha256(f"{FORMAT} {VERSIONS}".encode())
+    for part in parts:
+        content = part.encode()
+        digest.update(b"%d " % len(content) + content)
+    return digest.hexdigest()
 
 
 class WorldStore:
-    """Worlds by game. `memory` bounds how many stay in memory; the least recently used goes first."""
+    """Worlds by game; not thread-safe. `memory` bounds how many stay in memory; the least recently used goes first."""
 
     def __init__(self, cache_dir: Path | None = None, memory: int = 256) -> None:
         """`cache_dir` is made where it is missing; None keeps nothing on disk. Raises `EnvError` where it cannot be."""

@@ -1,8 +1,8 @@
 """Text from a game's grammar: TextWorld's parsers read it once, these functions expand it at every step.
 
-What TextWorld does at each step (parse templates and conditions again, copy every context deeply) is done once here, and
-the result is plain JSON data. Expansion follows `textworld.envs.pddl.textgen` and `textworld.logic.State` in order, in
-the use of each variable once, and in taking the first rule whose condition holds.
+What TextWorld does at each step (parse templates and conditions again, copy every context deeply) is done once here,
+and the result is plain JSON data. Expansion follows `textworld.envs.pddl.textgen` and `textworld.logic.State` in order,
+in using each variable once, and in taking the first rule whose condition holds.
 """
 
 from __future__ import annotations
@@ -147,22 +147,36 @@ def _answers(
         yield binding
         return
     placeholders, signatures = query[depth]
+    wanted = tuple([binding.get(placeholder, -1) for placeholder in placeholders])
     for name in signatures:
-        for row in facts.get(name, ()):
-            new: Binding = {}
-            for placeholder, entity in zip(placeholders, row, strict=True):
-                bound = binding.get(placeholder, new.get(placeholder))
-                if bound is None:
-                    if entity in used or entity in new.values():
-                        break
-                    new[placeholder] = entity
-                elif bound != entity:
-                    break
-            else:
-                if new:
-                    yield from _answers(query, depth + 1, facts, {**binding, **new}, used.union(new.values()))
-                else:
-                    yield from _answers(query, depth + 1, facts, binding, used)
+        rows = facts.get(name)
+        if rows is None:
+            continue
+        if -1 not in wanted:
+            if wanted in rows:
+                yield from _answers(query, depth + 1, facts, binding, used)
+            continue
+        for row in rows:
+            new = _bound(placeholders, wanted, row, used)
+            if new is not None:
+                yield from _answers(query, depth + 1, facts, {**binding, **new}, used.union(new.values()))
+
+
+def _bound(placeholders: Sequence[str], wanted: Row, row: Row, used: frozenset[int]) -> Binding | None:
+    """What matching a fact binds anew, or None where it does not match; -1 is wanted where anything may stand."""
+    new: Binding = {}
+    for placeholder, want, entity in zip(placeholders, wanted, row, strict=True):
+        if want != -1:
+            if want != entity:
+                return None
+        elif placeholder in new:
+            if new[placeholder] != entity:
+                return None
+        elif entity in used or entity in new.values():
+            return None
+        else:
+            new[placeholder] = entity
+    return new
 
 
 @functools.lru_cache(maxsize=1024)
