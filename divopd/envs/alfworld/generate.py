@@ -126,9 +126,7 @@ def _goal_pairs(
     return pairs
 
 
-def _place_targets(
-    rng: random.Random, goal: Goal, receptacles: Sequence[str], tables: Tables
-) -> list[tuple[str, int]]:
+def _place_targets(rng: random.Random, goal: Goal, receptacles: Sequence[str], tables: Tables) -> list[tuple[str, int]]:
     """The wanted objects, one more than needed at times, never where they have to go; and the lamp if one is needed."""
     needed = 2 if goal.task_type == "pick_two_obj_and_place" else 1
     count = needed + (rng.random() < _EXTRA_TARGET)
