@@ -67,6 +67,10 @@ class WorldStore:
             except OSError as error:
                 raise EnvError(f"cannot make the game cache {self._dir}: {error.strerror}") from error
 
+    def __len__(self) -> int:
+        """How many worlds are in memory."""
+        return len(self._worlds)
+
     def world(self, game: Game) -> World:
         """The game's world. Raises `EnvError` for a game that cannot be translated."""
         check_versions()

@@ -199,7 +199,7 @@ def _shown(atom: Any) -> bool:
 
 
 def packed(numbers: Sequence[int]) -> str:
-    """Numbers as text: base64 of 32-bit integers, little-endian; `numpy.frombuffer(b64decode(text), "<i4")` reads it."""
+    """Numbers as text: base64 of little-endian 32-bit integers; `numpy.frombuffer(b64decode(text), "<i4")` reads it."""
     content = array("i", numbers)
     if sys.byteorder == "big":
         content.byteswap()
