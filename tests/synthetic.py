@@ -71,7 +71,8 @@ def _update(q: int, effective: float, per_rollout: float, rng: np.random.Generat
 def _episode(version: int, i: int, won: bool) -> dict[str, Any]:
     return row(
         "evals", version=version, explorer_step=version, time=10.0 * version, episode=i, task=f"gen/eval/{i}",
-        success=won, reward=float(won), turns=12 if won else 30, response_tokens=60, stop="success" if won else "turn_limit",
+        success=won, reward=float(won), turns=12 if won else 30, response_tokens=60,
+        stop="success" if won else "turn_limit",
     )  # fmt: skip
 
 

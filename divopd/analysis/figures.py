@@ -157,9 +157,12 @@ def draw(makers: dict[str, Callable[[], Figure]], out: Path) -> list[Path]:
     with plt.rc_context(STYLE):
         for name, make in makers.items():
             fig = make()
+            # the layout is worked out once, not at each draw of each format
+            fig.draw_without_rendering()
+            fig.set_layout_engine("none")
             for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None})):
                 written.append(out / f"{name}.{kind}")
-                fig.savefig(written[-1], metadata=metadata, bbox_inches="tight", pad_inches=0.08)
+                fig.savefig(written[-1], metadata=metadata)
             plt.close(fig)
     return written
 

@@ -185,7 +185,7 @@ def _reported(paper: pd.DataFrame, setting: str, method: str) -> dict[str, float
 def _gain(runs: pd.DataFrame, resource: str) -> metrics.Speedup:
     """Geometric mean over seeds of exact speedups; only where no seed has one, the mean of their bounds."""
     values = runs[f"speedup_{resource}"]
-    bounds = runs[f"bound_{resource}"].fillna("")
+    bounds = runs[f"bound_{resource}"].astype("string").fillna("")
     for bound in ("", "<", ">"):
         mean = metrics.geometric_mean(values[(bounds == bound) & values.notna()])
         if mean is not None:

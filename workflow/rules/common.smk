@@ -14,7 +14,7 @@ os.environ.update(PATH=PATH, OMP_NUM_THREADS="1")
 
 if not workflow.configfiles:
     raise WorkflowError("no suite: add --configfile experiments/demo.yaml")
-SUITE_FILE = Path(workflow.configfiles[0])
+SUITE_FILE = Path(os.path.relpath(workflow.configfiles[0]))
 try:
     CELLS = {cell.run_dir().as_posix(): cell for cell in suite.expand(config, SUITE_FILE)}
 except suite.SuiteError as error:

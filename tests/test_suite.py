@@ -1,0 +1,160 @@
+"""Suite files: which layer wins, and errors that name file, key and the nearest valid one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from divopd.suite import SuiteError, find_cell, load_suite, merge, read_config_file, read_setting
+
+ROOT = Path(__file__).resolve().parent.parent
+SUITES = sorted((ROOT / "experiments").glob("*.yaml"))
+SETTINGS = sorted((ROOT / "experiments" / "settings").glob("*.yaml"))
+SETTING = {"cap": 5, "target": 0.6, "student": {"path": "a/b"}, "teacher": {"path": "c/d"}, "train": {"updates": 9}}
+
+
+def write(folder: Path, settings: dict[str, Any] | None = None, **suite: Any) -> Path:
+    """A suite of one setting "small" and the rules given, in `folder`."""
+    (folder / "settings").mkdir(exist_ok=True)
+    for name, content in (settings or {"small": SETTING}).items():
+        (folder / "settings" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    content = {"name": "test", "settings": ["small"], "methods": ["vanilla", "divopd"], "seeds": [0, 1]} | suite
+    (folder / "suite.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return folder / "suite.yaml"
+
+
+def fails(path: Path, *words: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        load_suite(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    for word in words:
+        assert word in text, f"{word!r} not in {text!r}"
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)
+def test_shipped_suites_resolve(path: Path):
+    cells = load_suite(path)
+    assert cells
+    folders = [cell.run_dir() for cell in cells]
+    assert len(set(folders)) == len(folders)
+    assert {cell.suite for cell in cells} == {path.stem}
+
+
+@pytest.mark.parametrize("path", SETTINGS, ids=lambda p: p.stem)
+def test_shipped_settings_are_whole(path: Path):
+    spec = read_setting(path)
+    assert spec.cap and spec.paper_setting
+    assert {"student", "teacher", "env"} <= spec.config.keys()
+
+
+def test_paper_settings_hold_the_papers_values():
+    for name, patience, target, start in (("1.7b", 4, 0.70, 7.86), ("4b", 6, 0.80, 26.43)):
+        spec = read_setting(ROOT / "experiments" / "settings" / f"alfworld-qwen3-{name}.yaml")
+        assert (spec.cap, spec.recovery.patience, spec.recovery.max_turns, spec.recovery.warmup_updates) == (
+            4, patience, 6, 0,
+        )  # fmt: skip
+        assert spec.config["target"] == target
+        assert spec.config["train"] == {"updates": 250}
+        assert spec.reported == {"student_initial_success": start, "teacher_success": 87.86}
+
+
+def test_cells_come_setting_by_setting(tmp_path: Path):
+    cells = load_suite(write(tmp_path))
+    assert [(c.method.name, c.seed) for c in cells] == [("vanilla", 0), ("vanilla", 1), ("divopd", 0), ("divopd", 1)]
+
+
+def test_later_layers_win_key_by_key(tmp_path: Path):
+    suite = write(
+        tmp_path,
+        common={"train": {"updates": 1, "batch_rows": 7, "learning_rate": 0.5, "beta": 2.0}},
+        settings={"small": SETTING | {"train": {"updates": 2, "batch_rows": 8, "learning_rate": 0.25}}},
+        overrides={"small": {"train": {"updates": 3, "batch_rows": 9}}},
+        methods={"vanilla": None, "fast": {"rule": "vanilla", "config": {"train": {"updates": 4}}}},
+        seeds=[0],
+    )
+    plain, fast = load_suite(suite)
+    assert (plain.train.updates, plain.train.batch_rows, plain.train.learning_rate, plain.train.beta) == (
+        3,
+        9,
+        0.25,
+        2.0,
+    )
+    assert plain.train.retention == 8  # the default
+    assert fast.train.updates == 4 and fast.train.batch_rows == 9
+    assert (fast.method.name, fast.method.rule) == ("fast", "vanilla")
+
+
+def test_settings_cap_fills_rules_that_have_one(tmp_path: Path):
+    methods = {"vanilla": None, "divopd": None, "k3": {"rule": "divopd", "params": {"cap": 3}}}
+    vanilla, divopd, k3 = load_suite(write(tmp_path, methods=methods, seeds=[0]))
+    assert (vanilla.method.params, divopd.method.params, k3.method.params) == ({}, {"cap": 5}, {"cap": 3})
+
+
+def test_unknown_keys_name_file_key_and_nearest(tmp_path: Path):
+    fails(write(tmp_path, sedes=[1]), "suite.yaml", "unknown key sedes", "'seeds'")
+    fails(
+        write(tmp_path, common={"train": {"learning_rat": 1}}),
+        "suite.yaml",
+        "common.train.learning_rat",
+        "'learning_rate'",
+    )
+    fails(write(tmp_path, common={"trian": {}}), "suite.yaml", "unknown key 'trian'", "'train'")
+    fails(write(tmp_path, common={"seed": 1}), "suite.yaml", "unknown key 'seed'")
+    fails(write(tmp_path, {"small": SETTING | {"capp": 4}}), "small.yaml", "unknown key 'capp'", "'cap'")
+    fails(write(tmp_path, {"small": SETTING | {"train": {"update": 4}}}), "small.yaml", "train.update", "'updates'")
+    fails(write(tmp_path, overrides={"smal": {}}), "overrides.smal", "'small'")
+
+
+def test_wrong_values_name_the_file_that_set_them(tmp_path: Path):
+    fails(
+        write(tmp_path, {"small": SETTING | {"train": {"updates": 0}}}), "small.yaml", "train.updates", "greater than 0"
+    )
+    fails(write(tmp_path, common={"env": {"name": "alfwold"}}), "suite.yaml", "env.name", "alfworld")
+    fails(write(tmp_path, seeds=["a"]), "suite.yaml", "seeds.0")
+    fails(write(tmp_path, {"small": {"teacher": {"path": "a/b"}}}), "small.yaml", "student")
+
+
+def test_unknown_rules_and_parameters(tmp_path: Path):
+    fails(write(tmp_path, methods=["divop"]), "suite.yaml", "unknown rule 'divop'", "divopd")
+    fails(write(tmp_path, methods={"divopd": {"params": {"cpa": 3}}}), "suite.yaml", "cpa", "cap")
+    fails(write(tmp_path, methods={"divopd": {"params": {"cap": 0}}}), "suite.yaml", "cap", "greater than 0")
+
+
+def test_missing_and_malformed_files(tmp_path: Path):
+    fails(write(tmp_path, settings={"smal": SETTING}), "settings/small.yaml", "no such file", "'smal'")
+    fails(tmp_path / "none.yaml", "none.yaml", "no such file")
+    (tmp_path / "suite.yaml").write_text("a: [")
+    fails(tmp_path / "suite.yaml", "suite.yaml", "not readable as YAML")
+    (tmp_path / "suite.yaml").write_text("- a")
+    fails(tmp_path / "suite.yaml", "expected a mapping")
+
+
+def test_find_cell(tmp_path: Path):
+    cells = load_suite(write(tmp_path))
+    assert find_cell(cells, "small", "divopd", 1) is cells[3]
+    with pytest.raises(SuiteError, match="'small'"):
+        find_cell(cells, "smal", "divopd", 0)
+    with pytest.raises(SuiteError, match="'divopd'"):
+        find_cell(cells, "small", "dvopd", 0)
+    with pytest.raises(SuiteError, match="no seed '7'"):
+        find_cell(cells, "small", "divopd", 7)
+
+
+def test_a_runs_config_is_read_back(tmp_path: Path):
+    cell = load_suite(write(tmp_path))[0]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(cell.model_dump(mode="json")))
+    assert read_config_file(path) == cell
+    path.write_text(yaml.safe_dump(cell.model_dump(mode="json") | {"sede": 1}))
+    with pytest.raises(SuiteError, match="config.yaml: unknown key sede; did you mean 'seed'"):
+        read_config_file(path)
+
+
+def test_merge_leaves_its_arguments_alone():
+    base, over = {"a": {"b": 1}, "c": [1]}, {"a": {"d": 2}, "c": [2]}
+    assert merge(base, over) == {"a": {"b": 1, "d": 2}, "c": [2]}
+    assert base == {"a": {"b": 1}, "c": [1]}
