@@ -2,7 +2,8 @@
 
 Translation and parsing are the planner's and TextWorld's own (`translate`, `text`), done once a game and once a
 grammar. What is ours is the execution: which operators apply is known by counting each one's unmet preconditions.
-Nothing is drawn at random and no set is iterated, so a game plays the same in every process.
+Nothing is drawn at random and no set is iterated, so a game plays the same in every process. Where two operators share
+one command the translation's first counts; alfworld numbers names so that no official game has such a pair.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from divopd.envs.alfworld.engine import NOTHING, Episode
 from divopd.envs.alfworld.games import Game, GameSource
 from divopd.envs.alfworld.stock import StockPlayer
-from divopd.envs.alfworld.store import WorldStore
+from divopd.envs.alfworld.store import WorldStore, shared_store
 from divopd.envs.base import EnvError, Observation, Step
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-"
@@ -17,7 +17,7 @@ _TASK = re.compile(r"\s*Your task is to: (.*)\Z", re.DOTALL)
 
 
 class Player(Protocol):
-    """Plays a game: `start` gives the first text and the commands, `act` a text, the commands, and whether it is won"""
+    """Plays a game: `start` gives the first text and the commands, `act` a text, the commands, and if it is won."""
 
     def start(self, game: Game) -> tuple[str, tuple[str, ...]]: ...
 
@@ -62,10 +62,11 @@ class AlfworldEnv:
     ) -> None:
         """`cache_dir`: where translated games stay between processes (None: nowhere); `memory`: how many stay loaded.
 
-        `engine="stock"` plays on TextWorld's own engine, some hundred times slower; neither keyword matters to it.
+        All environments of a process with the same two settings share the loaded games. `engine="stock"` plays on
+        TextWorld's own engine instead, some hundred times slower; that one keeps nothing.
         """
         self.source = source
-        self._player: Player = StockPlayer() if engine == "stock" else FastPlayer(WorldStore(cache_dir, memory))
+        self._player: Player = StockPlayer() if engine == "stock" else FastPlayer(shared_store(cache_dir, memory))
         self._playing = False
         self._won = False
         self._last: tuple[str, tuple[str, ...]] = ("", ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -37,9 +38,15 @@ class GeneratedGames:
 
     def load(self, task: str) -> Game:
         """The game of a generated id; the same in every process."""
-        from divopd.envs.alfworld.generate import GameSize, generate_game
+        return _generated(task, self.size)
 
-        return generate_game(task, GameSize() if self.size is None else self.size)
+
+@functools.lru_cache(maxsize=256)
+def _generated(task: str, size: GameSize | None) -> Game:
+    """A panel's games are played many times: generation takes longer than loading the translated game."""
+    from divopd.envs.alfworld.generate import GameSize, generate_game
+
+    return generate_game(task, GameSize() if size is None else size)
 
 
 class OfficialGames:

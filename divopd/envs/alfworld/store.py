@@ -97,7 +97,9 @@ class WorldStore:
         compiled = self._grammars.get(key)
         if compiled is None:
             compiled = self._kept(key, lambda: compile_grammar(template, types))
-            self._grammars = {key: compiled}
+            if len(self._grammars) == 8:  # in practice there is one
+                self._grammars.clear()
+            self._grammars[key] = compiled
         return compiled if goal is None else _with_task(compiled, goal)
 
     def _kept(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -113,6 +115,12 @@ class WorldStore:
             entry = make()
             _write(path, zlib.compress(json.dumps(entry, separators=(",", ":")).encode(), 6))
             return entry
+
+
+@functools.cache
+def shared_store(cache_dir: Path | None, memory: int) -> WorldStore:
+    """One store a process for these settings, so that many environments load each game once."""
+    return WorldStore(cache_dir, memory)
 
 
 def _write(path: Path, content: bytes) -> None:

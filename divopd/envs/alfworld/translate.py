@@ -73,6 +73,7 @@ class _Sas:
         self._skip_to("end_goal")
         self._operators()
         self.rules = self._rules()
+        self._check_same_effects()
 
     def _next(self) -> str:
         return next(self._lines)
@@ -130,6 +131,13 @@ class _Sas:
             variable, old, new = (int(number) for number in self._next().split())
             layers.setdefault(self.layers[variable], []).append([2 * variable + new, 2 * variable + old, *conditions])
         return [layers[layer] for layer in sorted(layers)]
+
+    def _check_same_effects(self) -> None:
+        """Operators of one name are ways to meet one action's `or`; which of them acts must not matter."""
+        effects: dict[str, list[list[int]]] = {}
+        for name, _, made in self.operators:
+            if effects.setdefault(name, made) != made:
+                raise ValueError(f"operators named {name!r} differ in their effects")
 
 
 def translate(game: Any) -> dict[str, Any]:
