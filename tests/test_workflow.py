@@ -1,0 +1,115 @@
+"""The workflow: small, lint-clean, plans the right jobs, and reruns only what a change touches."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from divopd.analysis.report import FIGURES, report
+from divopd.config import RunConfig
+from divopd.provenance import ROOT
+from divopd.suite import load_suite
+from synthetic import write_run
+
+PARTS = ("workflow", "divopd", "baselines", "experiments")
+
+
+def snakemake(root: Path, *args: str, suite: str = "experiments/demo.yaml") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", "--configfile", suite, *args]
+    env = os.environ | {"XDG_CACHE_HOME": str(root / ".xdg"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, env=env, timeout=300)
+
+
+def planned(run: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """Jobs by rule, as a dry run counts them."""
+    assert run.returncode == 0, run.stderr[-2000:]
+    counts = re.findall(r"^(\w+) +(\d+)$", run.stdout, flags=re.MULTILINE)
+    return {name: int(count) for name, count in counts if name not in ("total", "all")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what the workflow reads, with stand-ins for checkpoints and panels, older than any result."""
+    for part in PARTS:
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for cell in load_suite(tmp_path / "experiments" / "demo.yaml"):
+        for policy in (cell.student, cell.teacher):
+            (tmp_path / policy.path).mkdir(parents=True, exist_ok=True)
+            (tmp_path / policy.path / "model.safetensors").write_bytes(b"")
+        panel = tmp_path / cell.env.eval_panel
+        panel.parent.mkdir(parents=True, exist_ok=True)
+        panel.write_text("gen/eval/0\n")
+    old = time.time() - 1000
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (old, old))
+    return tmp_path
+
+
+def finished(project: Path) -> list[RunConfig]:
+    """Results of the demo as if it had run."""
+    cells = load_suite(project / "experiments" / "demo.yaml")
+    for cell in cells:
+        write_run(project / "results", cell, updates=20)
+    results, figures = project / "results" / "demo", project / "figures" / "demo"
+    for stage in ("collect", "tables"):
+        report(results, results, figures, stage)
+    figures.mkdir(parents=True)
+    for name in FIGURES:  # drawing them takes long, and tests of their own
+        for kind in ("png", "pdf"):
+            (figures / f"{name}.{kind}").touch()
+    report(results, results, figures, "page")
+    return cells
+
+
+def test_the_snakefile_is_short_and_each_stage_has_a_file():
+    assert len((ROOT / "workflow" / "Snakefile").read_text().splitlines()) < 60
+    stages = {path.stem for path in (ROOT / "workflow" / "rules").glob("*.smk")}
+    assert {"train", "evaluate", "report"} <= stages
+
+
+def test_lint_and_format(project: Path):
+    run = snakemake(project, "--lint")
+    assert run.returncode == 0, run.stderr
+    assert "good condition" in run.stderr + run.stdout
+    files = [str(path) for path in (ROOT / "workflow").rglob("*") if path.name == "Snakefile" or path.suffix == ".smk"]
+    check = [sys.executable, "-m", "snakefmt", "--check", "--config", str(ROOT / "pyproject.toml"), *files]
+    assert subprocess.run(check, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("suite", ["demo", "laptop"])
+def test_one_job_a_cell(project: Path, suite: str):
+    cells = len(load_suite(ROOT / "experiments" / f"{suite}.yaml"))
+    jobs = planned(snakemake(project, "--cores", "2", "--dry-run", suite=f"experiments/{suite}.yaml"))
+    assert jobs == {"train": cells, "evaluate": cells, "collect": 1, "tables": 1, "figures": 1, "page": 1}
+
+
+def test_a_typo_in_the_suite_is_one_clear_line(project: Path):
+    suite = project / "experiments" / "demo.yaml"
+    suite.write_text(suite.read_text().replace("seeds:", "sedes:"))
+    run = snakemake(project, "--cores", "1", "--dry-run")
+    assert run.returncode != 0
+    said = run.stdout + run.stderr
+    assert "unknown key sedes; did you mean 'seeds'?" in said
+    assert "Traceback" not in said
+
+
+def test_a_finished_suite_has_nothing_to_do_until_a_rule_changes(project: Path):
+    finished(project)
+    done = snakemake(project, "--cores", "1", "--dry-run")
+    assert "Nothing to be done" in done.stdout + done.stderr, done.stdout
+    rule = project / "baselines" / "divopd.py"
+    rule.write_text(rule.read_text() + "# a change\n")
+    changed = snakemake(project, "--cores", "1", "--dry-run")
+    jobs = planned(changed)
+    settings = yaml.safe_load((project / "experiments" / "demo.yaml").read_text())["settings"]
+    assert (jobs["train"], jobs["evaluate"], jobs["collect"]) == (len(settings), len(settings), 1)
+    outputs = re.findall(r"output: (\S+status\.json)", changed.stdout)
+    assert all("/divopd/seed" in path for path in outputs) and len(outputs) == len(settings)
