@@ -48,11 +48,6 @@ class Pool:
         return self._arrived
 
     @property
-    def arrived(self) -> int:
-        """Turns that ever arrived."""
-        return self._arrived
-
-    @property
     def queued(self) -> int:
         return len(self._queue)
 
