@@ -35,6 +35,7 @@ class StageSpec(Strict):
 
     actor: str = "expert"
     tasks: str = ""  # "" adds no data
+    plays: PositiveInt = 1  # episodes a task
     policy_turns: list[PositiveInt] = [10_000]  # a policy's turns before the expert takes over, by turns over the tasks
     mistakes: float = Field(0.0, ge=0.0, le=1.0)
     steps: int = Field(0, ge=0)
@@ -110,7 +111,7 @@ class Recipe:
     def _demos(self, stage: StageSpec, checkpoint: Path) -> list[Demo]:
         """A stage's episodes, by `workers` processes; expert episodes are shared by all models of the recipe."""
         path = "" if stage.actor == "expert" else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
-        key = f"{seed(path, stage.tasks, stage.policy_turns, stage.mistakes, self.spec.seed, self.spec.env):016x}"
+        key = f"{seed(path, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed, self.spec.env):016x}"
         kept = self.work / f"demos-{key}.pkl"
         if not kept.exists():
             tasks = train_tasks(self.spec.env.model_copy(update={"train_tasks": stage.tasks}))
@@ -144,14 +145,15 @@ def _play_share(spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, path: s
         return known[text]
 
     demos: list[Demo] = []
-    for number, begin in enumerate(range(0, len(tasks), len(envs))):
+    chunks = [(play, tasks[i : i + len(envs)]) for play in range(stage.plays) for i in range(0, len(tasks), len(envs))]
+    for number, (play, chunk) in enumerate(chunks):
         demos += collect(
             envs,
             Expert,
             renderer,
-            tasks[begin : begin + len(envs)],
+            chunk,
             encode,
-            (spec.seed, "demos", path, stage.mistakes),
+            (spec.seed, "demos", path, stage.mistakes, play),
             policy=policy,
             policy_turns=stage.policy_turns[number % len(stage.policy_turns)],
             mistakes=stage.mistakes,

@@ -74,11 +74,10 @@ def tensors(batch: Sequence[Demo], renumber: Renumber, draws: np.random.Generato
 
 def loss_of(model: Any, ids: torch.Tensor, flat: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy minus the targets' own entropy: the KL divergence from expert to model, nats a token."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(hidden.reshape(-1, hidden.shape[-1])[flat])
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    logits = model.get_output_embeddings()(hidden.reshape(-1, hidden.shape[-1])[flat])
     entropy = -torch.xlogy(targets, targets).sum(-1)
-    return (-(targets * torch.log_softmax(logits.float(), dim=-1)).sum(-1) - entropy).mean()
+    return (-(targets * torch.log_softmax(logits, dim=-1)).sum(-1) - entropy).mean()
 
 
 def clone(

@@ -1,0 +1,40 @@
+"""Compile the games of a suite ahead of its cells, on all cores, so that no two cells translate the same game at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+from ..config import EnvConfig, RunConfig
+from .registry import eval_tasks, make_envs, train_tasks
+
+
+def tasks_of(cells: Iterable[RunConfig]) -> list[tuple[EnvConfig, list[str]]]:
+    """Distinct tasks of the cells, by environment; cells differ in panel and training range, not in how a task loads."""
+    found: dict[str, tuple[EnvConfig, dict[str, None]]] = {}
+    for cell in cells:
+        same = cell.env.model_copy(update={"train_tasks": "", "eval_panel": ""})
+        _, tasks = found.setdefault(same.model_dump_json(), (same, {}))
+        tasks |= dict.fromkeys([*train_tasks(cell.env), *eval_tasks(cell.env, cell.evaluation.episodes)])
+    return [(env, list(tasks)) for env, tasks in found.values()]
+
+
+def _load(env: EnvConfig, tasks: Sequence[str]) -> int:
+    [player] = make_envs(env, 1)
+    for task in tasks:
+        player.reset(task)
+    player.close()
+    return len(tasks)
+
+
+def prepare(cells: Iterable[RunConfig], workers: int, progress: Callable[[int, int, str], None]) -> int:
+    """Load every task once, which leaves it in its environment's cache; how many tasks there are."""
+    work = [(env, tasks[i : i + 16]) for env, tasks in tasks_of(cells) for i in range(0, len(tasks), 16)]
+    total = sum(len(tasks) for _, tasks in work)
+    done = 0
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for job in as_completed([pool.submit(_load, *item) for item in work]):
+            done += job.result()
+            progress(done, total, "games compiled")
+    return total

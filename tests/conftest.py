@@ -1,0 +1,77 @@
+"""Shared pieces: random tiny models with the real tokenizer, and cells small enough to run in seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    from divopd.cloning.tokenizer import alfworld_words, build_tokenizer
+
+    return build_tokenizer(*alfworld_words())
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """A folder with `student` and `teacher`: untrained, 20,000 parameters each, and different."""
+    from divopd.cloning.model import ModelSize, new_model
+
+    root = tmp_path_factory.mktemp("models")
+    for name, seed in (("student", 0), ("teacher", 1)):
+        new_model(ModelSize(32, 2, 2, 48), tokenizer, seed).save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def game_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled games, shared by all tests of a process."""
+    return tmp_path_factory.mktemp("games")
+
+
+@pytest.fixture
+def tiny_cell(tiny_models: Path, game_cache: Path, tmp_path: Path) -> Callable[..., Any]:
+    """A cell on four generated games with short episodes; keyword arguments replace top-level fields."""
+    from divopd.config import RunConfig
+
+    panel = tmp_path / "panel.txt"
+    panel.write_text("gen/eval/0\ngen/eval/1\ngen/eval/2\n")
+
+    def make(rule: str = "divopd", **changes: Any) -> RunConfig:
+        fields: dict[str, Any] = {
+            "suite": "tiny",
+            "setting": "tiny",
+            "method": {"name": rule, "rule": rule},
+            "student": {"path": str(tiny_models / "student")},
+            "teacher": {"path": str(tiny_models / "teacher")},
+            "env": {
+                "train_tasks": "gen/train/0:4",
+                "eval_panel": str(panel),
+                "max_turns": 6,
+                "cache_dir": str(game_cache),
+            },
+            "prompt": {"max_prompt_tokens": 48, "max_response_tokens": 3},
+            "train": {"updates": 6, "batch_rows": 8, "learning_rate": 1e-3},
+            "pipeline": {"tasks_per_step": 4, "load": 2.0, "save_every": 2},
+            "evaluation": {"every_updates": 3, "episodes": 3, "batch": 2},
+        }
+        return RunConfig.model_validate(fields | changes)
+
+    return make

@@ -1,0 +1,101 @@
+"""The persistent cache changes nothing: sampling turn by turn gives the log-probs of one pass over the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from divopd.config import PolicyConfig
+from divopd.policies.base import PolicyError
+from divopd.policies.hf import HFPolicy, load_model
+from divopd.seeds import rng
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_models, tokenizer):
+    return HFPolicy(load_model(PolicyConfig(path=str(tiny_models / "student"))), tokenizer.eos_token_id)
+
+
+def converse(policy, rows, turns=5, leave=None, temperature=1.0):
+    """Random user turns; row `leave` drops out after two turns. Tokens, spans and log-probs by row."""
+    session = policy.session(max(rows) + 1)
+    user, draws = {r: rng("user", r) for r in rows}, {r: rng("draw", r) for r in rows}
+    tokens, spans, logprobs = ({r: [] for r in rows} for _ in range(3))
+    for turn in range(turns):
+        live = [r for r in rows if r != leave or turn < 2]
+        new = [user[r].integers(4, 300, int(user[r].integers(1, 7))) for r in live]
+        out = session.act(live, new, temperature, 4, [draws[r] for r in live])
+        for r, fresh, sample in zip(live, new, out, strict=True):
+            tokens[r] += fresh.tolist()
+            spans[r].append((len(tokens[r]), len(tokens[r]) + len(sample.tokens)))
+            tokens[r] += sample.tokens.tolist()
+            logprobs[r].append(sample.logprobs)
+            assert sample.truncated == (sample.tokens[-1] != policy.eos)
+    return tokens, spans, logprobs
+
+
+def test_session_agrees_with_scoring(policy):
+    rows = list(range(6))
+    tokens, spans, logprobs = converse(policy, rows, leave=2)
+    scored = policy.score([np.array(tokens[r]) for r in rows], [spans[r] for r in rows])
+    for r in rows:
+        assert len(scored[r]) == len(logprobs[r])
+        for ours, once in zip(logprobs[r], scored[r], strict=True):
+            np.testing.assert_allclose(ours, once, atol=2e-5)
+
+
+def test_sampling_does_not_depend_on_the_batch(policy):
+    alone = converse(policy, [3])[0][3]
+    together = converse(policy, [0, 1, 3, 4])[0][3]
+    # rows of the cache are numbered from 0 to max(rows); the session is told which are played
+    assert alone == together
+
+
+def test_scores_are_log_softmax_of_the_model(policy):
+    context = np.array([5, 9, 20, 33, 7])
+    with torch.no_grad():
+        logits = policy.model(torch.from_numpy(context)[None]).logits[0]
+    want = torch.log_softmax(logits.float(), -1)
+    [[got]] = policy.score([context], [[(2, 5)]])
+    np.testing.assert_allclose(got, [want[i - 1, context[i]] for i in (2, 3, 4)], atol=1e-5)
+
+
+def test_scoring_in_small_batches_is_the_same(policy):
+    contexts = [rng("c", i).integers(4, 300, 5 + 3 * i) for i in range(7)]
+    spans = [[(2, 4), (4, len(c))] for c in contexts]
+    whole = policy.score(contexts, spans)
+    small = HFPolicy(policy.model, policy.eos, score_batch_tokens=30).score(contexts, spans)
+    for a, b in zip(whole, small, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_samples_follow_the_distribution(policy):
+    """One prompt, 4,000 draws: frequencies of the likeliest tokens within 4 standard errors; sharper when colder."""
+    n, prompt = 4000, np.array([5, 9, 20])
+    with torch.no_grad():
+        logits = policy.model(torch.from_numpy(prompt)[None]).logits[0, -1].float()
+    for temperature in (1.0, 0.4):
+        want = torch.softmax(logits / temperature, -1).numpy()
+        out = policy.session(n).act(
+            range(n), [prompt] * n, temperature, 1, [rng("d", temperature, i) for i in range(n)]
+        )
+        counts = np.bincount([int(s.tokens[0]) for s in out], minlength=len(want)) / n
+        for token in np.argsort(-want)[:5]:
+            assert abs(counts[token] - want[token]) < 4 * np.sqrt(want[token] * (1 - want[token]) / n)
+
+
+def test_missing_checkpoint_is_named():
+    with pytest.raises(PolicyError, match=r"models/none is missing.*make models"):
+        load_model(PolicyConfig(path="models/none"))
+
+
+def test_load_weights_takes_effect_and_keeps_the_tie(policy, tiny_models):
+    fresh = HFPolicy(load_model(PolicyConfig(path=str(tiny_models / "teacher"))), policy.eos)
+    context, spans = np.array([5, 9, 20, 33]), [(1, 4)]
+    before = fresh.score([context], [spans])[0][0]
+    fresh.load_weights({k: v for k, v in policy.model.state_dict().items() if k != "lm_head.weight"})
+    after = fresh.score([context], [spans])[0][0]
+    np.testing.assert_array_equal(after, policy.score([context], [spans])[0][0])
+    assert not np.allclose(before, after)

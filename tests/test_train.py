@@ -1,0 +1,191 @@
+"""Whole runs with tiny models on real games: same bytes twice, and again after being killed anywhere."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from divopd import train as trainer_module
+from divopd.evaluate import evaluate_run
+from divopd.policies.base import PolicyError
+from divopd.runlog import RunLogError, read_table, validate
+from divopd.train import Trainer, check_tokenizers, train
+
+pytestmark = pytest.mark.slow
+LOGS = ("config.yaml", "meta.json", "turns.parquet", "updates.parquet", "status.json")
+
+
+def quiet(*_):
+    pass
+
+
+def logs(folder: Path, names=LOGS):
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, tiny_models, game_cache):
+    """One run of each kind of rule, with the cell that made it."""
+    return {}
+
+
+def whole(tiny_cell, tmp_path, undisturbed, rule="divopd"):
+    """The logs of an undisturbed run and its cell, made once a rule."""
+    if rule not in undisturbed:
+        cell = tiny_cell(rule)
+        folder = tmp_path / f"whole-{rule}"
+        assert train(cell, folder, quiet) == "done"
+        undisturbed[rule] = (cell, folder, logs(folder))
+    return undisturbed[rule]
+
+
+@pytest.mark.parametrize("rule", ["vanilla", "divopd"])
+def test_same_seed_same_bytes(rule, tiny_cell, tmp_path, undisturbed):
+    cell, _, first = whole(tiny_cell, tmp_path, undisturbed, rule)
+    assert train(cell, tmp_path / "again", quiet) == "done"
+    assert logs(tmp_path / "again") == first
+
+
+def test_another_seed_is_another_run(tiny_cell, tmp_path, undisturbed):
+    cell, _, first = whole(tiny_cell, tmp_path, undisturbed)
+    train(cell.model_copy(update={"seed": 1}), tmp_path / "other", quiet)
+    assert logs(tmp_path / "other")["updates.parquet"] != first["updates.parquet"]
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it, as nothing catches SIGKILL."""
+
+
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [("_explore", 2), ("_learn", 3), ("_learn", 4), ("_publish", 5), ("_save", 2), ("_snapshot", 1), ("_snapshot", 2)],
+)
+def test_killed_anywhere_it_ends_in_the_same_log(where, call, tiny_cell, tmp_path, undisturbed, monkeypatch):
+    cell, _, want = whole(tiny_cell, tmp_path, undisturbed)
+    folder, calls = tmp_path / "killed", 0
+    real = getattr(Trainer, where)
+
+    def deadly(self, *args):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise Killed
+        return real(self, *args)
+
+    monkeypatch.setattr(trainer_module.Trainer, where, deadly)
+    with pytest.raises(Killed):
+        train(cell, folder, quiet)
+    monkeypatch.setattr(trainer_module.Trainer, where, real)
+    assert not (folder / "status.json").exists()
+    assert train(cell, folder, quiet) == "done"
+    assert logs(folder) == want
+
+
+def test_killed_within_a_snapshot_the_older_one_counts(tiny_cell, tmp_path, undisturbed, monkeypatch):
+    """The log is written before the resume point: it may be ahead, never behind."""
+    cell, _, want = whole(tiny_cell, tmp_path, undisturbed)
+    folder, saves, real = tmp_path / "killed", 0, torch.save
+
+    def deadly(*args):
+        nonlocal saves
+        saves += 1
+        if saves == 2:
+            raise Killed
+        real(*args)
+
+    monkeypatch.setattr(torch, "save", deadly)
+    with pytest.raises(Killed):
+        train(cell, folder, quiet)
+    monkeypatch.setattr(torch, "save", real)
+    train(cell, folder, quiet)
+    assert logs(folder) == want
+
+
+def test_the_log_tells_the_truth_about_its_turns(tiny_cell, tmp_path, undisturbed):
+    """updates.parquet agrees with turns.parquet, which holds every turn that arrived, once, with one fate."""
+    cell, folder, _ = whole(tiny_cell, tmp_path, undisturbed)
+    turns = read_table(folder, "turns").to_pandas()
+    updates = read_table(folder, "updates").to_pandas()
+    assert sorted(turns["arrival"]) == list(range(int(updates["arrived_turns"].iloc[-1])))
+    assert ((turns["selected_at"] >= 0) != turns["dropped"].notna()).all()
+    tokens = turns["prompt_tokens"] + turns["response_tokens"]
+    for q, row in updates.set_index("update").iterrows():
+        batch = turns[turns["selected_at"] == q]
+        shares = tokens[batch.index].groupby([batch["explorer_batch"], batch["task_index"]]).sum() / row["row_tokens"]
+        assert len(batch) == row["rows"] == cell.train.batch_rows
+        assert tokens[batch.index].sum() == row["row_tokens"]
+        assert row["effective_rollouts"] == pytest.approx(1 / np.square(shares).sum())
+        assert (q - batch["version"]).max() <= cell.train.max_staleness
+        assert row["kl_per_token"] == pytest.approx(batch["disagreement"].sum() / batch["valid_tokens"].sum(), rel=1e-5)
+
+
+def test_evaluation_resumes_and_keeps_the_last_checkpoint(tiny_cell, tmp_path, undisturbed):
+    cell, folder, _ = whole(tiny_cell, tmp_path, undisturbed)
+    files = sorted((folder / "checkpoints").glob("*.safetensors"))
+    assert [int(f.name[1:6]) for f in files] == [0, 3, 6]
+
+    def stop(done, total, words):
+        if done == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        evaluate_run(folder, stop)
+    kept = read_table(folder, "evals").to_pandas()
+    assert sorted(kept["version"].unique()) == [0, 3]
+    evaluate_run(folder, quiet)
+    table = read_table(folder, "evals").to_pandas()
+    assert table.groupby("version").size().to_dict() == {0: 3, 3: 3, 6: 3}
+    assert table["task"].tolist() == [f"gen/eval/{i}" for i in range(3)] * 3
+    assert sorted((folder / "checkpoints").glob("*.safetensors")) == files[-1:]
+    before = (folder / "evals.parquet").read_bytes()
+    evaluate_run(folder, quiet)
+    assert (folder / "evals.parquet").read_bytes() == before
+    validate(folder)
+
+
+def test_evaluation_without_a_run_is_named(tiny_cell, tmp_path):
+    with pytest.raises(RunLogError, match="config.yaml is missing"):
+        evaluate_run(tmp_path, quiet)
+
+
+def test_a_diverged_run_is_data(tiny_cell, tmp_path):
+    cell = tiny_cell(train={"updates": 6, "batch_rows": 8, "learning_rate": 1e30})
+    assert train(cell, tmp_path / "run", quiet) == "diverged"
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["status"] == "diverged" and "not finite" not in status["reason"]
+    assert pq.read_table(tmp_path / "run" / "turns.parquet").num_rows > 0
+
+
+def test_different_tokenizers_are_refused(tokenizer):
+    class Other:
+        def get_vocab(self):
+            vocabulary = tokenizer.get_vocab()
+            vocabulary["mug"], vocabulary["pen"] = vocabulary["pen"], vocabulary["mug"]
+            return vocabulary
+
+    class Longer:
+        def get_vocab(self):
+            return tokenizer.get_vocab() | {"<think>": len(tokenizer)}
+
+    assert check_tokenizers(Longer(), tokenizer) == len(tokenizer)
+    with pytest.raises(PolicyError, match="tokenizers differ"):
+        check_tokenizers(tokenizer, Other())
+
+
+def test_resume_point_holds_no_open_log_rows(tiny_cell, tmp_path):
+    """Closed turns go to the log and leave the pool: a resume point does not grow with the run."""
+    cell = tiny_cell(
+        pipeline={"tasks_per_step": 4, "load": 1.0, "save_every": 1}, train={"updates": 8, "batch_rows": 8}
+    )
+    trainer = Trainer(cell, tmp_path / "run")
+    sizes = []
+    real = trainer._snapshot
+    trainer._snapshot = lambda: (real(), sizes.append(len(pickle.dumps(trainer.pipeline))))
+    trainer.run(quiet)
+    assert max(sizes[3:]) < 2 * min(sizes[3:])
