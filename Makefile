@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo laptop suite test lint bench figures install clean
+.PHONY: demo laptop models suite test lint bench figures install clean
 .DEFAULT_GOAL := demo
 
 demo test: export HF_HUB_OFFLINE = 1
@@ -26,6 +26,9 @@ laptop: suite                   ## the same for the laptop suite (hours)
 
 suite: $(STAMP)
 	$(BIN)/snakemake --cores $(CORES) --configfile $(SUITE)
+
+models: $(STAMP)              ## make the small checkpoints again (an hour on two cores)
+	$(BIN)/divopd models experiments/models/alfworld.yaml --out models/alfworld
 
 test: lint                      ## ruff, mypy and all tests
 	$(BIN)/python -m pytest

@@ -1,4 +1,4 @@
-"""`divopd train | evaluate | report | rules | doctor`. Heavy imports wait until a command needs them."""
+"""The `divopd` command. Heavy imports wait until a subcommand needs them."""
 
 from __future__ import annotations
 
@@ -118,6 +118,35 @@ def report(
     out = out or results_dir
     for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow):
         click.echo(line)
+
+
+@main.command()
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), required=True, help="Suite file.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@PROGRESS
+def prepare(suite_file: Path, workers: int, progress: Any) -> None:
+    """Compile the games that a suite plays, once, so that its runs need not."""
+    from divopd.envs.prepare import prepare as work
+    from divopd.progress import Progress
+    from divopd.suite import load_suite
+
+    with Progress("prepare", "task", progress) as bar:
+        click.echo(f"{work(load_suite(suite_file), workers, bar)} tasks ready")
+
+
+@main.command()
+@click.argument("recipe_file", type=click.Path(path_type=Path))
+@click.option("--model", "names", multiple=True, help="Only this one (repeatable).  [default: all, in order]")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the checkpoints go.")
+@click.option("--work", type=click.Path(path_type=Path), default=Path(".cache/recipe"), show_default=True)
+def models(recipe_file: Path, names: tuple[str, ...], out: Path, work: Path) -> None:
+    """Make the small checkpoints of a recipe: demonstrations, cloning, DAgger. Goes on where it was stopped."""
+    from divopd.cloning.recipe import Recipe, read_recipe
+
+    recipe = Recipe(read_recipe(recipe_file), out, work, click.echo)
+    for name in names or recipe.spec.models:
+        recipe.make(name)
+    recipe.write_hashes()
 
 
 @main.command()

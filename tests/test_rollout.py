@@ -98,8 +98,6 @@ def test_stopwatch_charges_the_inner_stage_alone(monkeypatch):
     now = iter([0.0, 1.0, 3.0, 7.0, 15.0])
     monkeypatch.setattr("divopd.timing.time.perf_counter", lambda: next(now))
     watch = Stopwatch()  # 0
-    with watch("rollout"):  # 1
-        with watch("environment"):  # 3
-            pass  # 7
-        # 15 at the end
+    with watch("rollout"), watch("environment"):  # at 1 and 3
+        pass  # until 7 and 15
     assert dict(watch.seconds) == {"rollout": 2.0 + 8.0, "environment": 4.0}

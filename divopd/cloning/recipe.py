@@ -21,6 +21,7 @@ from ..config import EnvConfig, PolicyConfig, PromptConfig, Strict
 from ..envs.registry import make_envs, train_tasks
 from ..policies.hf import HFPolicy, load_model, load_tokenizer
 from ..prompts import Renderer, make_style
+from ..provenance import file_hash
 from ..seeds import rng, seed
 from .demos import Demo, collect
 from .model import ModelSize, new_model
@@ -104,6 +105,12 @@ class Recipe:
             self._save(model, kept)
         self._save(model.to(torch.bfloat16), self.out / name)
 
+    def write_hashes(self) -> None:
+        """SHA256SUMS of all checkpoints, as `sha256sum --check` reads it."""
+        files = sorted(path for path in self.out.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+        lines = [f"{file_hash(path)}  {path.relative_to(self.out).as_posix()}\n" for path in files]
+        (self.out / "SHA256SUMS").write_text("".join(lines))
+
     def _save(self, model: Any, folder: Path) -> None:
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -111,7 +118,8 @@ class Recipe:
     def _demos(self, stage: StageSpec, checkpoint: Path) -> list[Demo]:
         """A stage's episodes, by `workers` processes; expert episodes are shared by all models of the recipe."""
         path = "" if stage.actor == "expert" else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
-        key = f"{seed(path, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed, self.spec.env):016x}"
+        how = (path, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed, self.spec.env)
+        key = f"{seed(*how):016x}"
         kept = self.work / f"demos-{key}.pkl"
         if not kept.exists():
             tasks = train_tasks(self.spec.env.model_copy(update={"train_tasks": stage.tasks}))

@@ -1,4 +1,4 @@
-"""Compile the games of a suite ahead of its cells, on all cores, so that no two cells translate the same game at once."""
+"""Compile the games of a suite ahead of its cells, on all cores: else cells translate the same games side by side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .registry import eval_tasks, make_envs, train_tasks
 
 
 def tasks_of(cells: Iterable[RunConfig]) -> list[tuple[EnvConfig, list[str]]]:
-    """Distinct tasks of the cells, by environment; cells differ in panel and training range, not in how a task loads."""
+    """Distinct tasks of the cells by environment, which panel and training range are no part of here."""
     found: dict[str, tuple[EnvConfig, dict[str, None]]] = {}
     for cell in cells:
         same = cell.env.model_copy(update={"train_tasks": "", "eval_panel": ""})

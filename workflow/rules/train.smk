@@ -5,6 +5,8 @@
 rule train:
     input:
         train_inputs,
+        # must be there, however new: games do not change, their list does
+        games=ancient(f"{RESULTS}/games.txt"),
     output:
         f"{RUNS}/status.json",
     log:
