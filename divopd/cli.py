@@ -198,6 +198,9 @@ def _work(module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit
     from divopd.progress import Progress
 
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of loading weights, in the middle of ours
     with Progress(f"{config.setting}/{config.method.name}/{config.seed}", unit, style) as progress:
         function(*args, progress)
 

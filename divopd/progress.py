@@ -14,7 +14,7 @@ class Progress:
     """Call it with (units done, units in all, a few words). Use as a context manager, or call `close`.
 
     `style`: "auto" is "bar" on a terminal and "lines" elsewhere. `every`: least number of seconds between two lines.
-    Work that was done before the first call (a resumed run) does not count into the rate.
+    The rate counts from the first call: neither work done before (a resumed run) nor time spent on imports is in it.
     """
 
     def __init__(
@@ -23,19 +23,19 @@ class Progress:
         self.label, self.unit, self.every = label, unit, every
         self.stream = stream or sys.stderr
         self.style = ("bar" if self.stream.isatty() else "lines") if style == "auto" else style
-        self._began = self._last = time.monotonic()
-        self._first: int | None = None
+        self._last = time.monotonic()
+        self._first: tuple[int, float] | None = None
         self._line, self._shown = "", True
         self._bar: Any = None
 
     def __call__(self, done: int, total: int, words: str = "") -> None:
+        now = time.monotonic()
         if self._first is None:
-            self._first = done - 1
+            self._first = (done, now)
         if self.style == "bar":
             self._draw(done, total, words)
         elif self.style == "lines":
-            now = time.monotonic()
-            self._line, self._shown = self._text(done, total, words, now - self._began), False
+            self._line, self._shown = self._text(done, total, words, now), False
             if now - self._last >= self.every or done >= total:
                 self._print(now)
 
@@ -52,7 +52,7 @@ class Progress:
 
             self._bar = tqdm(
                 total=total,
-                initial=done - 1,
+                initial=done,
                 desc=self.label,
                 unit=f" {self.unit}",
                 file=self.stream,
@@ -61,11 +61,12 @@ class Progress:
         self._bar.set_postfix_str(words, refresh=False)
         self._bar.update(done - self._bar.n)
 
-    def _text(self, done: int, total: int, words: str, seconds: float) -> str:
-        rate = (done - (self._first or 0)) / max(seconds, 1e-9)
-        speed = f"{rate:.2f} {self.unit}s/s" if rate >= 0.1 else f"{60 * rate:.2f} {self.unit}s/min"
+    def _text(self, done: int, total: int, words: str, now: float) -> str:
+        first, began = self._first or (done, now)
+        rate = (done - first) / max(now - began, 1e-9)
+        speed = f", {rate:.2f} {self.unit}s/s" if rate >= 0.1 else f", {60 * rate:.2f} {self.unit}s/min" if rate else ""
         left = f", {_clock((total - done) / rate)} left" if done < total and rate > 0 else ""
-        return f"{self.label}: {self.unit} {done}/{total}, {speed}{left}{'; ' + words if words else ''}"
+        return f"{self.label}: {self.unit} {done}/{total}{speed}{left}{'; ' + words if words else ''}"
 
     def _print(self, now: float) -> None:
         print(self._line, file=self.stream, flush=True)

@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from divopd import runlog
+from divopd.analysis.collect import load_run
 from divopd.analysis.report import FIGURES, report
 from divopd.config import RunConfig
-from divopd.provenance import ROOT
+from divopd.provenance import ROOT, file_hash
 from divopd.suite import load_suite
 from synthetic import write_run
 
@@ -40,6 +43,7 @@ def project(tmp_path: Path) -> Path:
     """A copy of what the workflow reads, with stand-ins for checkpoints and panels, older than any result."""
     for part in PARTS:
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "environment.yml", tmp_path)
     for cell in load_suite(tmp_path / "experiments" / "demo.yaml"):
         for policy in (cell.student, cell.teacher):
             (tmp_path / policy.path).mkdir(parents=True, exist_ok=True)
@@ -61,6 +65,7 @@ def finished(project: Path) -> list[RunConfig]:
     results, figures = project / "results" / "demo", project / "figures" / "demo"
     for stage in ("collect", "tables"):
         report(results, results, figures, stage)
+    (results / "games.txt").write_text("2000 tasks ready\n")
     figures.mkdir(parents=True)
     for name in FIGURES:  # drawing them takes long, and tests of their own
         for kind in ("png", "pdf"):
@@ -88,7 +93,7 @@ def test_lint_and_format(project: Path):
 def test_one_job_a_cell(project: Path, suite: str):
     cells = len(load_suite(ROOT / "experiments" / f"{suite}.yaml"))
     jobs = planned(snakemake(project, "--cores", "2", "--dry-run", suite=f"experiments/{suite}.yaml"))
-    assert jobs == {"train": cells, "evaluate": cells, "collect": 1, "tables": 1, "figures": 1, "page": 1}
+    assert jobs == {"games": 1, "train": cells, "evaluate": cells, "collect": 1, "tables": 1, "figures": 1, "page": 1}
 
 
 def test_a_typo_in_the_suite_is_one_clear_line(project: Path):
@@ -113,3 +118,44 @@ def test_a_finished_suite_has_nothing_to_do_until_a_rule_changes(project: Path):
     assert (jobs["train"], jobs["evaluate"], jobs["collect"]) == (len(settings), len(settings), 1)
     outputs = re.findall(r"output: (\S+status\.json)", changed.stdout)
     assert all("/divopd/seed" in path for path in outputs) and len(outputs) == len(settings)
+
+
+@pytest.fixture
+def tiny_project(project: Path, tiny_cell: Callable[..., RunConfig]) -> Path:
+    """The same project with a suite of one tiny setting and two methods: untrained models, seconds a cell."""
+    whole = tiny_cell(train={"updates": 4, "batch_rows": 8, "learning_rate": 1e-3}).model_dump(mode="json")
+    sections = ("student", "teacher", "env", "prompt", "train", "pipeline", "evaluation")
+    setting = {"cap": 2} | {name: whole[name] for name in sections}
+    (project / "experiments" / "settings" / "tiny.yaml").write_text(yaml.safe_dump(setting))
+    suite = {"name": "tiny", "settings": ["tiny"], "methods": ["vanilla", "divopd"]}
+    (project / "experiments" / "tiny.yaml").write_text(yaml.safe_dump(suite))
+    return project
+
+
+@pytest.mark.slow
+def test_a_tiny_grid_end_to_end(tiny_project: Path):
+    first = snakemake(tiny_project, "--cores", "2", suite="experiments/tiny.yaml")
+    assert first.returncode == 0, (first.stdout + first.stderr)[-4000:]
+    results = tiny_project / "results" / "tiny"
+    for cell in load_suite(tiny_project / "experiments" / "tiny.yaml"):
+        run_dir = cell.run_dir(tiny_project / "results")
+        runlog.validate(run_dir)
+        run = load_run(run_dir)
+        assert (run.status["status"], len(run.updates)) == ("done", 4)
+        assert set(run.evals["version"]) >= {0, 3} and (run.evals.groupby("version").size() == 3).all()
+        assert len(list((run_dir / "checkpoints").iterdir())) == 1  # of the evaluated ones the last alone is kept
+    assert "2 runs; 0 diverged" in (results / "report.md").read_text()
+    assert (tiny_project / "figures" / "tiny" / "learning_curves.png").stat().st_size > 10_000
+    assert "update 4/4" in (results / "logs" / "train" / "tiny.alfworld.divopd.seed0.log").read_text()
+
+    again = snakemake(tiny_project, "--cores", "2", suite="experiments/tiny.yaml")
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+    rule = tiny_project / "baselines" / "divopd.py"
+    rule.write_text(rule.read_text() + "# a change\n")
+    before = (results / "tiny" / "alfworld" / "vanilla" / "seed0" / "status.json").stat().st_mtime_ns
+    changed = snakemake(tiny_project, "--cores", "2", "--until", "train", suite="experiments/tiny.yaml")
+    assert changed.returncode == 0, (changed.stdout + changed.stderr)[-4000:]
+    assert (results / "tiny" / "alfworld" / "vanilla" / "seed0" / "status.json").stat().st_mtime_ns == before
+    meta = runlog.read_json(results / "tiny" / "alfworld" / "divopd" / "seed0", "meta.json")
+    assert meta["identity"]["rule_file"] == file_hash(rule)

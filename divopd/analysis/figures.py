@@ -185,7 +185,7 @@ def _curve(ax: Axes, data: pd.DataFrame, x: str, method: str, methods: list[str]
     else:
         _, low, high = paired_bootstrap({"": ys}, lambda a: a[0].mean(axis=0), rng("figure", method), draws=1000)
     every = max(1, len(grid) // 10)
-    look_of = {"color": style.colour, "ls": style.line, "marker": style.marker, "markevery": every}
+    look_of: dict[str, Any] = {"color": style.colour, "ls": style.line, "marker": style.marker, "markevery": every}
     ax.plot(xs, ys.mean(axis=0), **look_of, zorder=3, clip_on=False)
     ax.fill_between(xs, low, high, color=style.colour, alpha=0.13, lw=0)
 

@@ -33,7 +33,8 @@ def train_inputs(wildcards):
     cell = cell_of(wildcards)
     folders = [Path(policy.path) for policy in (cell.student, cell.teacher)]
     weights = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.safetensors"))]
-    return [rule_path(cell.method.rule), cell.env.eval_panel, *weights]
+    # relative: the same set of inputs wherever the checkout lies
+    return [os.path.relpath(path) for path in (rule_path(cell.method.rule), cell.env.eval_panel, *weights)]
 
 
 def csvs(*names):
