@@ -113,7 +113,7 @@ class WorldStore:
         # Missing, or cut short, or not ours: make it again. zlib's checksum finds damage.
         except (OSError, zlib.error, ValueError):
             entry = make()
-            _write(path, zlib.compress(json.dumps(entry, separators=(",", ":")).encode(), 6))
+            _write(path, zlib.compress(json.dumps(entry, separators=(",", ":")).encode(), 1))
             return entry
 
 

@@ -149,7 +149,7 @@ def translate(game: Any) -> dict[str, Any]:
     try:
         with kept_process_state(), paused_collector():
             task, text = fast_downward.pddl2sas(game["pddl_domain"], game["pddl_problem"])
-        return _compiled(task, _Sas(text))
+            return _compiled(task, _Sas(text))
     # The translator leaves by SystemExit or an assertion where it cannot read a problem.
     except (Exception, SystemExit) as error:
         raise EnvError(f"this ALFWorld game cannot be translated: {error!r}") from error
