@@ -35,7 +35,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Pat
 
     root = tmp_path_factory.mktemp("models")
     for name, seed in (("student", 0), ("teacher", 1)):
-        new_model(ModelSize(32, 2, 2, 48), tokenizer, seed).save_pretrained(root / name)
+        new_model(ModelSize(32, 2, 2, 48, 2), tokenizer, seed).save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
     return root
 

@@ -19,7 +19,7 @@ class ModelSize:
     layers: int
     heads: int
     ffn: int
-    kv_heads: int = 1  # one is enough at these sizes and makes decoding cheaper
+    kv_heads: int  # one a head: a single shared one is too narrow to copy names
 
 
 def new_model(size: ModelSize, tokenizer: Any, seed: int) -> Any:
@@ -40,6 +40,7 @@ def new_model(size: ModelSize, tokenizer: Any, seed: int) -> Any:
         num_key_value_heads=size.kv_heads,
         head_dim=size.hidden // size.heads,
         max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},  # copying is by content, not by distance
         tie_word_embeddings=True,
         use_sliding_window=False,
         eos_token_id=tokenizer.eos_token_id,

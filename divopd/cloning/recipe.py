@@ -80,7 +80,7 @@ class Recipe:
         """All stages of one model, then its checkpoint in bfloat16."""
         torch.set_num_threads(1)
         model_spec = self.spec.models[name]
-        size = ModelSize(model_spec.hidden, model_spec.layers, model_spec.heads, model_spec.ffn)
+        size = ModelSize(model_spec.hidden, model_spec.layers, model_spec.heads, model_spec.ffn, model_spec.heads)
         model = new_model(size, self.tokenizer, seed(self.spec.seed, "init", name) % 2**31)
         demos: list[Demo] = []
         for number, stage in enumerate(model_spec.stages):
