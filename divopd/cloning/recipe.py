@@ -29,6 +29,9 @@ from .tokenizer import alfworld_words, build_tokenizer
 from .train import clone
 
 Say = Callable[[str], None]
+Unit = tuple[int, int, tuple[str, ...]]
+"""(play, turns of the policy, tasks)"""
+_SIDE_BY_SIDE = 32
 
 
 class StageSpec(Strict):
@@ -122,12 +125,13 @@ class Recipe:
         key = f"{seed(*how):016x}"
         kept = self.work / f"demos-{key}.pkl"
         if not kept.exists():
-            tasks = train_tasks(self.spec.env.model_copy(update={"train_tasks": stage.tasks}))
-            shares = [tasks[i :: self.spec.workers] for i in range(self.spec.workers)]
+            units = _units(stage, train_tasks(self.spec.env.model_copy(update={"train_tasks": stage.tasks})))
+            shares = [units[i :: self.spec.workers] for i in range(self.spec.workers)]
+            words = str(self.work / "tokenizer")
             with ProcessPoolExecutor(self.spec.workers, mp_context=get_context("spawn")) as pool:
-                words = str(self.work / "tokenizer")
-                jobs = [pool.submit(_play_share, self.spec, words, stage, path, share) for share in shares]
-                demos = [demo for job in jobs for demo in job.result()]
+                jobs = [pool.submit(_play_share, self.spec, words, stage.mistakes, path, share) for share in shares]
+                played = {unit: got for share, job in zip(shares, jobs, strict=True) for unit, got in job.result()}
+            demos = [demo for unit in units for demo in played[unit]]
             won = sum(demo.success for demo in demos) / len(demos)
             turns = sum(demo.turns for demo in demos) / len(demos)
             self.say(f"{len(demos)} episodes by {stage.actor} on {stage.tasks}: success {won:.1%}, {turns:.1f} turns")
@@ -135,7 +139,21 @@ class Recipe:
         return list(pickle.loads(kept.read_bytes()))
 
 
-def _play_share(spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, path: str, tasks: Sequence[str]) -> list[Demo]:
+def _units(stage: StageSpec, tasks: Sequence[str]) -> list[Unit]:
+    """What is played side by side, whoever plays it: batches do not depend on the number of workers."""
+    kinds = len(stage.policy_turns)
+    return [
+        (play, turns, tuple(tasks[i : min(i + _SIDE_BY_SIDE * kinds, len(tasks)) : kinds]))
+        for play in range(stage.plays)
+        for kind, turns in enumerate(stage.policy_turns)
+        for i in range(kind, len(tasks), _SIDE_BY_SIDE * kinds)
+    ]
+
+
+def _play_share(
+    spec: RecipeSpec, tokenizer_path: str, mistakes: float, path: str, units: Sequence[Unit]
+) -> list[tuple[Unit, list[Demo]]]:
+    """Play some units in a process of its own."""
     from ..envs.alfworld.compact import compact_action
     from ..envs.alfworld.expert import Expert
 
@@ -143,7 +161,7 @@ def _play_share(spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, path: s
     tokenizer = load_tokenizer(PolicyConfig(path=tokenizer_path))
     renderer = Renderer(tokenizer, make_style(PromptConfig(), spec.env.name))
     policy = HFPolicy(load_model(PolicyConfig(path=path)), renderer.eos) if path else None
-    envs = make_envs(spec.env, 32)
+    envs = make_envs(spec.env, _SIDE_BY_SIDE)
     known: dict[str, tuple[int, ...]] = {}
 
     def encode(command: str) -> tuple[int, ...]:
@@ -152,19 +170,21 @@ def _play_share(spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, path: s
             known[text] = (*tokenizer.encode(text, add_special_tokens=False), renderer.eos)
         return known[text]
 
-    demos: list[Demo] = []
-    chunks = [(play, tasks[i : i + len(envs)]) for play in range(stage.plays) for i in range(0, len(tasks), len(envs))]
-    for number, (play, chunk) in enumerate(chunks):
-        demos += collect(
-            envs,
-            Expert,
-            renderer,
-            chunk,
-            encode,
-            (spec.seed, "demos", path, stage.mistakes, play),
-            policy=policy,
-            policy_turns=stage.policy_turns[number % len(stage.policy_turns)],
-            mistakes=stage.mistakes,
-            max_turns=spec.env.max_turns,
+    return [
+        (
+            unit,
+            collect(
+                envs,
+                Expert,
+                renderer,
+                unit[2],
+                encode,
+                (spec.seed, "demos", path, mistakes, unit[0]),
+                policy=policy,
+                policy_turns=unit[1],
+                mistakes=mistakes,
+                max_turns=spec.env.max_turns,
+            ),
         )
-    return demos
+        for unit in units
+    ]
