@@ -69,7 +69,7 @@ def digest(text: str, commands: tuple[str, ...], won: bool) -> str:
 def check_recorded(entry: dict[str, Any], game: Any, cache: Path) -> None:
     parts = [game["pddl_domain"], game["pddl_problem"], game["grammar"]]
     same = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16] == entry["game"]
-    assert same, "the generated game is another one now: run benchmarks/alfworld_record.py"
+    assert same, "the generated game is another one now: run tests/envs/record_alfworld.py"
     player = FastPlayer(WorldStore(cache))
     text, commands = player.start(game)
     answers = [digest(text, commands, False)]

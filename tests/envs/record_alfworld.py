@@ -1,6 +1,6 @@
 """Record what TextWorld's own engine says, for tests/envs/test_alfworld.py to hold ours to (minutes).
 
-    python benchmarks/alfworld_record.py tests/envs/golden/alfworld.json --official DIR
+    python tests/envs/record_alfworld.py tests/envs/golden/alfworld.json --official DIR
 
 For each game: its hash, 30 actions (the walkthrough mixed with wandering and nonsense), and a digest of the text, the
 accepted commands and the win flag after the start and after each action. DIR is a folder with json_2.1.1/valid_seen.
