@@ -42,7 +42,8 @@ bench: $(STAMP)                 ## time the parts, against stock ones
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 figures: $(STAMP)               ## tables and figures again, from results/ alone
-	@for folder in results/*/; do $(BIN)/divopd report $$folder --out figures/$$(basename $$folder) || exit 1; done
+	@for suite in $$(ls results); do for stage in tables figures page; do \
+	  $(BIN)/divopd report results/$$suite --figures figures/$$suite --stage $$stage || exit 1; done; done
 
 install: $(STAMP)
 
