@@ -119,7 +119,7 @@ def batch_diagnostics(diagnostics: pd.DataFrame, counterparts: dict[str, str]) -
         ax.set_title(title, loc="left")
         ax.set_ylim(0, max(1.08 * ax.get_ylim()[1], 1e-3))
         if percent:
-            ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.3g}%"))
     _legend(fig, [*(_patch(m, methods) for m in methods), _diamond()], "")
     return fig
 
