@@ -95,10 +95,10 @@ class HFSession:
     """
 
     def __init__(self, policy: HFPolicy, episodes: int) -> None:
-        from transformers import DynamicCache
+        from .kvcache import make_cache
 
         self.policy = policy
-        self.cache = DynamicCache()
+        self.cache = make_cache()
         self.rows = list(range(episodes))
         self.mask = torch.zeros((episodes, 0), dtype=torch.long, device=policy.device)
         self.lengths = np.zeros(episodes, dtype=np.int64)  # real tokens in the cache, by row of the cache
