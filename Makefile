@@ -31,7 +31,7 @@ models: $(STAMP)              ## make the small checkpoints again (an hour on tw
 	$(BIN)/divopd models experiments/models/alfworld.yaml --out models/alfworld
 
 test: lint                      ## ruff, mypy and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
