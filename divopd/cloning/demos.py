@@ -51,6 +51,7 @@ class Demo:
 class _Play:
     env: TextEnv
     expert: Labeller
+    actor: Labeller
     demo: Demo
     draws: np.random.Generator
     tokens: list[int]
@@ -81,6 +82,7 @@ def collect(
     encode: Encode,
     seed: tuple[object, ...],
     *,
+    make_actor: Callable[[], Labeller] | None = None,
     policy: Policy | None = None,
     policy_turns: int = 10_000,
     mistakes: float = 0.0,
@@ -89,16 +91,17 @@ def collect(
 ) -> list[Demo]:
     """Play each task once; `encode(command)` gives the response tokens that stand for a command.
 
-    A policy, if given, acts for the first `policy_turns` turns; else, and after that, the expert's own distribution is
-    sampled, with probability `mistakes` a uniformly drawn allowed action instead.
+    A policy, if given, acts for the first `policy_turns` turns; else, and after that, the actor's distribution (the
+    expert's own, if there is no other) is sampled, with probability `mistakes` a uniform allowed action instead.
     """
     plays = []
     for env, task in zip(envs, tasks, strict=False):
         observation, expert = env.reset(task), make_expert()
-        expert.reset(observation.goal, observation.text)
-        fresh = renderer.first(observation)
-        draws = rng(*seed, task)
-        plays.append(_Play(env, expert, Demo(task, fresh), draws, fresh.tolist(), fresh, observation.allowed))
+        actor = make_actor() if make_actor else expert
+        for follower in {id(expert): expert, id(actor): actor}.values():
+            follower.reset(observation.goal, observation.text)
+        fresh, draws = renderer.first(observation), rng(*seed, task)
+        plays.append(_Play(env, expert, actor, Demo(task, fresh), draws, fresh.tolist(), fresh, observation.allowed))
     session = policy.session(len(plays)) if policy else None
     for turn in range(max_turns):
         live = [i for i, play in enumerate(plays) if not play.over]
@@ -123,8 +126,9 @@ def _advance(play: _Play, renderer: Renderer, encode: Encode, sample: Any, slip:
         response, truncated = sample.tokens.tolist(), sample.truncated
         action = renderer.action(sample.tokens, play.allowed)
     else:
-        names = list(opinion)
-        weights = np.array([opinion[name] for name in names])
+        wish = opinion if play.actor is play.expert else play.actor.distribution(play.allowed)
+        names = list(wish)
+        weights = np.array([wish[name] for name in names])
         wild = play.draws.random() < slip
         action = names[play.draws.integers(len(names))] if wild else names[_draw(play.draws, weights)]
         response, truncated = list(encode(action)), False
@@ -135,6 +139,8 @@ def _advance(play: _Play, renderer: Renderer, encode: Encode, sample: Any, slip:
     _label(play.demo, len(play.tokens), response, options)
     step = play.env.step(action)
     play.expert.observe(action, step.text)
+    if play.actor is not play.expert:
+        play.actor.observe(action, step.text)
     play.allowed = step.allowed
     play.tokens.extend(response)
     play.demo.turns += 1

@@ -9,9 +9,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -23,7 +24,7 @@ from ..policies.hf import HFPolicy, load_model, load_tokenizer
 from ..prompts import Renderer, make_style
 from ..provenance import file_hash
 from ..seeds import rng, seed
-from .demos import Demo, collect
+from .demos import Demo, Labeller, collect
 from .model import ModelSize, new_model
 from .tokenizer import alfworld_words, build_tokenizer
 from .train import clone
@@ -31,13 +32,20 @@ from .train import clone
 Say = Callable[[str], None]
 Unit = tuple[int, int, tuple[str, ...]]
 """(play, turns of the policy, tasks)"""
+Habits = tuple[float, float, float]
 _SIDE_BY_SIDE = 32
 
 
 class StageSpec(Strict):
-    """Demonstrations by the expert (`actor: expert`) or by the model so far (`self`), then steps on all data so far."""
+    """More demonstrations, then steps on all so far (`forget`: on these alone).
+
+    `actor` plays: the expert, the novice with the model's habits, the model so far (`self`), or another model's stage
+    ("student/stage0"). `labels` is whose distribution is learned.
+    """
 
     actor: str = "expert"
+    labels: Literal["expert", "novice"] = "expert"
+    forget: bool = False
     tasks: str = ""  # "" adds no data
     plays: PositiveInt = 1  # episodes a task
     policy_turns: list[PositiveInt] = [10_000]  # a policy's turns before the expert takes over, by turns over the tasks
@@ -53,6 +61,7 @@ class ModelSpec(Strict):
     layers: PositiveInt
     heads: PositiveInt
     ffn: PositiveInt
+    habits: Habits = (0.0, 0.0, 0.0)  # of its novice: walk_past, raw, wander
     stages: list[StageSpec]
 
 
@@ -88,8 +97,10 @@ class Recipe:
         demos: list[Demo] = []
         for number, stage in enumerate(model_spec.stages):
             kept = self.work / name / f"stage{number}"
+            if stage.forget:
+                demos = []
             if stage.tasks:
-                demos += self._demos(stage, self.work / name / f"stage{number - 1}")
+                demos += self._demos(stage, model_spec.habits, self.work / name / f"stage{number - 1}")
             if (kept / "model.safetensors").exists():
                 model = load_model(PolicyConfig(path=str(kept)))
                 continue
@@ -118,10 +129,21 @@ class Recipe:
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def _demos(self, stage: StageSpec, checkpoint: Path) -> list[Demo]:
+    def _demos(self, stage: StageSpec, habits: Habits, checkpoint: Path) -> list[Demo]:
         """A stage's episodes, by `workers` processes; expert episodes are shared by all models of the recipe."""
-        path = "" if stage.actor == "expert" else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
-        how = (path, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed, self.spec.env)
+        scripted = stage.actor in ("expert", "novice")
+        path = "" if scripted else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
+        how: tuple[object, ...] = (
+            path,
+            stage.tasks,
+            stage.plays,
+            stage.policy_turns,
+            stage.mistakes,
+            self.spec.seed,
+            self.spec.env,
+        )
+        if "novice" in (stage.actor, stage.labels):
+            how = (*how, habits, stage.actor, stage.labels)
         key = f"{seed(*how):016x}"
         kept = self.work / f"demos-{key}.pkl"
         if not kept.exists():
@@ -129,7 +151,7 @@ class Recipe:
             shares = [units[i :: self.spec.workers] for i in range(self.spec.workers)]
             words = str(self.work / "tokenizer")
             with ProcessPoolExecutor(self.spec.workers, mp_context=get_context("spawn")) as pool:
-                jobs = [pool.submit(_play_share, self.spec, words, stage.mistakes, path, share) for share in shares]
+                jobs = [pool.submit(_play_share, self.spec, words, stage, habits, path, share) for share in shares]
                 played = {unit: got for share, job in zip(shares, jobs, strict=True) for unit, got in job.result()}
             demos = [demo for unit in units for demo in played[unit]]
             won = sum(demo.success for demo in demos) / len(demos)
@@ -151,11 +173,12 @@ def _units(stage: StageSpec, tasks: Sequence[str]) -> list[Unit]:
 
 
 def _play_share(
-    spec: RecipeSpec, tokenizer_path: str, mistakes: float, path: str, units: Sequence[Unit]
+    spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, habits: Habits, path: str, units: Sequence[Unit]
 ) -> list[tuple[Unit, list[Demo]]]:
     """Play some units in a process of its own."""
     from ..envs.alfworld.compact import compact_action
     from ..envs.alfworld.expert import Expert
+    from ..envs.alfworld.novice import Novice
 
     torch.set_num_threads(1)
     tokenizer = load_tokenizer(PolicyConfig(path=tokenizer_path))
@@ -163,6 +186,9 @@ def _play_share(
     policy = HFPolicy(load_model(PolicyConfig(path=path)), renderer.eos) if path else None
     envs = make_envs(spec.env, _SIDE_BY_SIDE)
     known: dict[str, tuple[int, ...]] = {}
+
+    def make(kind: str) -> Callable[[], Labeller]:
+        return Expert if kind == "expert" else partial(Novice, *habits)
 
     def encode(command: str) -> tuple[int, ...]:
         text = compact_action(command)
@@ -175,14 +201,15 @@ def _play_share(
             unit,
             collect(
                 envs,
-                Expert,
+                make(stage.labels),
                 renderer,
                 unit[2],
                 encode,
-                (spec.seed, "demos", path, mistakes, unit[0]),
+                (spec.seed, "demos", path, stage.mistakes, unit[0]),
+                make_actor=make(stage.actor) if stage.actor in ("expert", "novice") else None,
                 policy=policy,
                 policy_turns=unit[1],
-                mistakes=mistakes,
+                mistakes=stage.mistakes,
                 max_turns=spec.env.max_turns,
             ),
         )
