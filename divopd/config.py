@@ -27,6 +27,7 @@ class EnvConfig(Strict):
     eval_panel: str = "experiments/panels/alfworld_eval.txt"  # frozen, hashed
     max_turns: PositiveInt = 30
     cache_dir: str = ".cache/alfworld"  # compiled games; safe to delete
+    engine: Literal["fast", "stock"] = "fast"  # "stock" is TextWorld's own: the same texts, some hundred times slower
 
 
 class PolicyConfig(Strict):
@@ -34,7 +35,7 @@ class PolicyConfig(Strict):
 
     path: str
     revision: str | None = None
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"  # for sampling and scoring; the learner's weights are float32
 
 
 class PromptConfig(Strict):
@@ -43,6 +44,8 @@ class PromptConfig(Strict):
     style: Literal["compact", "chat"] = "compact"
     max_prompt_tokens: PositiveInt = 10_240  # the TCOD code base's limits
     max_response_tokens: PositiveInt = 512
+    # token ids that the teacher's tokenizer lacks: False masks them (ours), True takes the teacher's raw score
+    score_unknown_ids: bool = False
 
 
 class TrainConfig(Strict):
@@ -59,6 +62,7 @@ class TrainConfig(Strict):
     weight_decay: NonNegativeFloat = 0.01
     grad_clip: PositiveFloat = 1.0
     micro_batch_tokens: PositiveInt = 16_384  # computed tokens a forward pass holds at once (ours)
+    bf16: bool = False  # compute in bfloat16 under autocast; weights and optimizer stay float32
 
 
 class PipelineConfig(Strict):

@@ -155,8 +155,9 @@ def play(
 def score(teacher: Policy, rollouts: Sequence[Rollout], vocabulary: int, watch: Stopwatch) -> int:
     """Give every turn its teacher log-probs, one pass over each rollout; tokens scored.
 
-    Token ids that the teacher's tokenizer does not define (>= `vocabulary`) are teacher-invalid (ours): they are masked
-    and scored as if they were token 0, so that a larger student vocabulary cannot index past the teacher's.
+    Token ids >= `vocabulary` are teacher-invalid: they are masked and scored as if they were token 0, so that a larger
+    student vocabulary cannot index past the teacher's. It is what the teacher's tokenizer defines (ours) or, for raw
+    scoring (`prompt.score_unknown_ids`), what its embedding holds.
     """
     contexts, spans, owners = [], [], []
     for rollout in rollouts:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from divopd.types import Turn
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 I, F, S, B = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 
@@ -31,11 +31,13 @@ TURNS = _schema("turns", {
 })  # fmt: skip
 # "cum": summed over the run up to the end of this update. learner_seconds is this update's own; it does not hold
 # read_wait. row_tokens = prompt + response tokens of the batch's rows (the paper's unit); computed_tokens = after
-# rows of one rollout have been merged. Rates are turns a virtual second over the run so far.
+# rows of one rollout have been merged. objective = -mean advantage over valid tokens per row, then over live rows (the
+# paper's reported value); drift = mean |recomputed - cached| student log-prob a valid token; both null for a batch of
+# dead rows. arrival_rate = turns a virtual second of the run so far; drain_rate = rows a second of busy learner so far.
 UPDATES = _schema("updates", {
     "update": I, "time_start": F, "time_end": F, "read_wait": F, "learner_seconds": F,
     "explorer_seconds": F, "teacher_seconds": F,  # both cum
-    "loss": F, "kl_per_token": F, "grad_norm": F, "rows": I, "rollouts": I, "effective_rollouts": F,
+    "loss": F, "objective": F, "kl_per_token": F, "drift": F, "grad_norm": F, "rows": I, "rollouts": I, "effective_rollouts": F,
     "top_rollout_token_share": F, "turns_per_rollout": F, "dead_row_share": F, "mean_age": F, "max_age": I,
     "row_tokens": I, "response_tokens": I, "valid_tokens": I, "computed_tokens": I,
     "arrived_turns": I, "stale_rows": I,  # both cum

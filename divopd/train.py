@@ -36,11 +36,15 @@ class Trainer:
         self.config, self.run_dir = config, run_dir
         self.rule = load_rule(config.method.rule, config.method.params)
         tokenizer, teacher_tokenizer = load_tokenizer(config.student), load_tokenizer(config.teacher)
-        self.teacher_vocabulary = check_tokenizers(tokenizer, teacher_tokenizer)
+        defined = check_tokenizers(tokenizer, teacher_tokenizer)
         self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
         self.student = HFPolicy(load_model(config.student), self.renderer.eos)
         self.teacher = HFPolicy(load_model(config.teacher), self.renderer.eos)
-        self.learner = Learner(load_model(config.student), config.train)
+        raw = self.teacher.model.get_input_embeddings().num_embeddings
+        self.teacher_vocabulary = raw if config.prompt.score_unknown_ids else defined
+        # float32 whatever the rollout copy's type: bfloat16 weights would round small updates away
+        master = load_model(config.student.model_copy(update={"dtype": "float32"}))
+        self.learner = Learner(master, config.train, bf16=config.train.bf16)
         self.envs = make_envs(config.env, config.pipeline.tasks_per_step * config.pipeline.runs_per_task)
         self.settings = PlaySettings(
             config.env.max_turns,
@@ -62,7 +66,7 @@ class Trainer:
     def _learn(self, turns: Sequence[Any], version: int) -> dict[str, float]:
         with self.watch("learner"):
             stats = self.learner.update(turns, version)
-        return {key: stats[key] for key in ("loss", "grad_norm", "computed_tokens")}
+        return {key: stats[key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
 
     def _publish(self) -> None:
         self.student.load_weights(self.learner.model.state_dict())

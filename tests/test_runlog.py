@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from divopd import runlog
-from divopd.runlog import SCHEMAS, RunLog, RunLogError, turn_row
+from divopd.runlog import SCHEMA_VERSION, SCHEMAS, RunLog, RunLogError, turn_row
 from divopd.types import DropReason, Turn
 from synthetic import cell, row, write_run
 
@@ -81,7 +81,7 @@ def test_round_trip(tmp_path: Path):
     log.finish("diverged", reason="NaN")
     assert runlog.read_table(tmp_path, "evals").to_pylist() == some_rows(5)
     assert runlog.read_config(tmp_path) == cell(seed=3)
-    assert runlog.read_json(tmp_path, "status.json") == {"schema": 1, "status": "diverged", "reason": "NaN"}
+    assert runlog.read_json(tmp_path, "status.json") == {"schema": SCHEMA_VERSION, "status": "diverged", "reason": "NaN"}
     runlog.validate(tmp_path)
 
 

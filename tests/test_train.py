@@ -178,6 +178,36 @@ def test_different_tokenizers_are_refused(tokenizer):
         check_tokenizers(tokenizer, Other())
 
 
+def test_a_bfloat16_student_trains_in_float32(tiny_cell, tmp_path):
+    """The learner's weights keep what the rollout copy's 8 bits of mantissa would round away."""
+    cell = tiny_cell(train={"updates": 2, "batch_rows": 8, "learning_rate": 1e-6})
+    student = cell.student.model_copy(update={"dtype": "bfloat16"})
+    trainer = Trainer(cell.model_copy(update={"student": student}), tmp_path / "run")
+    before = [p.detach().clone() for p in trainer.learner.parameters]
+    assert trainer.run(quiet) == "done"
+    moved = [(a != b).float().mean().item() for a, b in zip(before, trainer.learner.parameters, strict=True)]
+    assert max(moved) > 0.9
+    for copy, master in zip(trainer.student.model.parameters(), trainer.learner.model.parameters(), strict=True):
+        assert (copy.dtype, master.dtype) == (torch.bfloat16, torch.float32)
+        assert torch.equal(copy, master.bfloat16())
+    updates = read_table(tmp_path / "run", "updates").to_pandas()
+    assert (updates["drift"] > 0).all() and np.isfinite(updates["objective"]).all()
+
+
+def test_switches_reach_their_parts(tiny_cell, tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(trainer_module, "make_envs", lambda config, count: seen.update(engine=config.engine))
+    monkeypatch.setattr(trainer_module, "check_tokenizers", lambda *_: 300)  # a teacher that defines 300 ids
+    cell = tiny_cell(train={"updates": 2, "batch_rows": 8, "bf16": True}, prompt={"score_unknown_ids": True})
+    cell = cell.model_copy(update={"env": cell.env.model_copy(update={"engine": "stock"})})
+    trainer = Trainer(cell, tmp_path / "run")
+    assert trainer.learner.bf16 and seen["engine"] == "stock"
+    assert trainer.teacher_vocabulary == trainer.teacher.model.config.vocab_size
+    plain = Trainer(tiny_cell(), tmp_path / "plain")
+    assert not plain.learner.bf16
+    assert plain.teacher_vocabulary == 300 < trainer.teacher_vocabulary
+
+
 def test_resume_point_holds_no_open_log_rows(tiny_cell, tmp_path):
     """Closed turns go to the log and leave the pool: a resume point does not grow with the run."""
     cell = tiny_cell(

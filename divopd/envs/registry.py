@@ -70,7 +70,7 @@ def _alfworld(config: EnvConfig, count: int) -> list[TextEnv]:
         source = GeneratedGames(_alfworld_size(tuple(sorted(items.items()))))  # type: ignore[arg-type]
     else:
         source = OfficialGames(Path(config.source))
-    return [AlfworldEnv(source, Path(config.cache_dir)) for _ in range(count)]
+    return [AlfworldEnv(source, Path(config.cache_dir), config.engine) for _ in range(count)]
 
 
 _BUILDERS: dict[str, Callable[[EnvConfig, int], list[TextEnv]]] = {"alfworld": _alfworld}
