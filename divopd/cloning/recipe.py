@@ -133,15 +133,10 @@ class Recipe:
         """A stage's episodes, by `workers` processes; expert episodes are shared by all models of the recipe."""
         scripted = stage.actor in ("expert", "novice")
         path = "" if scripted else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
-        how: tuple[object, ...] = (
-            path,
-            stage.tasks,
-            stage.plays,
-            stage.policy_turns,
-            stage.mistakes,
-            self.spec.seed,
-            self.spec.env,
-        )
+        env = self.spec.env
+        rooms = (env.name, env.source, env.max_turns, sorted(env.size.items()))
+        how: tuple[object, ...] = (path, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed)
+        how += rooms
         if "novice" in (stage.actor, stage.labels):
             how = (*how, habits, stage.actor, stage.labels)
         key = f"{seed(*how):016x}"
