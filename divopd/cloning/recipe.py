@@ -62,6 +62,8 @@ class ModelSpec(Strict):
     heads: PositiveInt
     ffn: PositiveInt
     habits: Habits = (0.0, 0.0, 0.0)  # of its novice: walk_past, raw, wander
+    start: str = ""  # another model's stage whose weights it begins with ("": fresh ones)
+    ship: bool = True  # False: only a step on the way
     stages: list[StageSpec]
 
 
@@ -89,11 +91,13 @@ class Recipe:
         self.tokenizer.save_pretrained(work / "tokenizer")
 
     def make(self, name: str) -> None:
-        """All stages of one model, then its checkpoint in bfloat16."""
+        """All stages of one model, then its checkpoint in bfloat16, if it ships."""
         torch.set_num_threads(1)
         model_spec = self.spec.models[name]
         size = ModelSize(model_spec.hidden, model_spec.layers, model_spec.heads, model_spec.ffn, model_spec.heads)
         model = new_model(size, self.tokenizer, seed(self.spec.seed, "init", name) % 2**31)
+        if model_spec.start:
+            model = load_model(PolicyConfig(path=str(self.work / model_spec.start)))
         demos: list[Demo] = []
         for number, stage in enumerate(model_spec.stages):
             kept = self.work / name / f"stage{number}"
@@ -117,7 +121,8 @@ class Recipe:
                     report=lambda step, loss: self.say(f"{name}: step {step}, KL to the expert {loss:.3f} a token"),
                 )
             self._save(model, kept)
-        self._save(model.to(torch.bfloat16), self.out / name)
+        if model_spec.ship:
+            self._save(model.to(torch.bfloat16), self.out / name)
 
     def write_hashes(self) -> None:
         """SHA256SUMS of all checkpoints, as `sha256sum --check` reads it."""
@@ -131,11 +136,11 @@ class Recipe:
 
     def _demos(self, stage: StageSpec, habits: Habits, checkpoint: Path) -> list[Demo]:
         """A stage's episodes, by `workers` processes; expert episodes are shared by all models of the recipe."""
-        scripted = stage.actor in ("expert", "novice")
-        path = "" if scripted else str(checkpoint if stage.actor == "self" else self.work / stage.actor)
+        actor = f"{checkpoint.parent.name}/{checkpoint.name}" if stage.actor == "self" else stage.actor
+        path = "" if actor in ("expert", "novice") else str(self.work / actor)
         env = self.spec.env
         rooms = (env.name, env.source, env.max_turns, sorted(env.size.items()))
-        how: tuple[object, ...] = (path, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed)
+        how: tuple[object, ...] = (actor, stage.tasks, stage.plays, stage.policy_turns, stage.mistakes, self.spec.seed)
         how += rooms
         if "novice" in (stage.actor, stage.labels):
             how = (*how, habits, stage.actor, stage.labels)
@@ -146,7 +151,9 @@ class Recipe:
             shares = [units[i :: self.spec.workers] for i in range(self.spec.workers)]
             words = str(self.work / "tokenizer")
             with ProcessPoolExecutor(self.spec.workers, mp_context=get_context("spawn")) as pool:
-                jobs = [pool.submit(_play_share, self.spec, words, stage, habits, path, share) for share in shares]
+                jobs = [
+                    pool.submit(_play_share, self.spec, words, stage, habits, actor, path, share) for share in shares
+                ]
                 played = {unit: got for share, job in zip(shares, jobs, strict=True) for unit, got in job.result()}
             demos = [demo for unit in units for demo in played[unit]]
             won = sum(demo.success for demo in demos) / len(demos)
@@ -168,7 +175,13 @@ def _units(stage: StageSpec, tasks: Sequence[str]) -> list[Unit]:
 
 
 def _play_share(
-    spec: RecipeSpec, tokenizer_path: str, stage: StageSpec, habits: Habits, path: str, units: Sequence[Unit]
+    spec: RecipeSpec,
+    tokenizer_path: str,
+    stage: StageSpec,
+    habits: Habits,
+    actor: str,
+    path: str,
+    units: Sequence[Unit],
 ) -> list[tuple[Unit, list[Demo]]]:
     """Play some units in a process of its own."""
     from ..envs.alfworld.compact import compact_action
@@ -200,7 +213,7 @@ def _play_share(
                 renderer,
                 unit[2],
                 encode,
-                (spec.seed, "demos", path, stage.mistakes, unit[0]),
+                (spec.seed, "demos", actor, stage.mistakes, unit[0]),
                 make_actor=make(stage.actor) if stage.actor in ("expert", "novice") else None,
                 policy=policy,
                 policy_turns=unit[1],
