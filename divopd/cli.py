@@ -107,16 +107,18 @@ def evaluate(run_dir: Path, progress: Any) -> None:
     "--stage", type=click.Choice(["all", "collect", "tables", "figures", "page"]), default="all", show_default=True,
     help="One stage only; all but collect read the CSVs in OUT.",
 )  # fmt: skip
-@click.option("--baseline", default="vanilla", show_default=True, help="Method that speedups compare with.")
-@click.option("--allow", multiple=True, help="Compare runs that differ in this (panel, student, teacher, ...).")
+@click.option("--baseline", help="Method that speedups compare with.  [default: the suite's, else vanilla]")
+@click.option("--allow", multiple=True, help="Compare runs that differ in this (panel, student, train, ...).")
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Collect this suite file's cells alone.")
 def report(
-    results_dir: Path, out: Path | None, figures: Path | None, stage: str, baseline: str, allow: tuple[str, ...]
-) -> None:
+    results_dir: Path, out: Path | None, figures: Path | None, stage: str, baseline: str | None,
+    allow: tuple[str, ...], suite_file: Path | None,
+) -> None:  # fmt: skip
     """Collect runs into CSVs, and draw tables and figures from them."""
     from divopd.analysis.report import report as work
 
     out = out or results_dir
-    for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow):
+    for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow, suite_file):
         click.echo(line)
 
 

@@ -1,14 +1,13 @@
-"""What a batch is made of, and how much of what arrived was ever used (arXiv 2609.34838, section 4)."""
+"""What a batch is made of (arXiv 2609.34838, section 4). What became of all turns: analysis/collect.py."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from divopd.candidates import Candidates, gate
-from divopd.types import DropReason, RolloutId, Turn
+from divopd.candidates import Candidates
+from divopd.types import Turn
 
 
 def batch_diagnostics(turns: Sequence[Turn], update: int) -> dict[str, float]:
@@ -37,42 +36,6 @@ def batch_diagnostics(turns: Sequence[Turn], update: int) -> dict[str, float]:
         "row_tokens": int(rows.sum()),
         "response_tokens": int(columns.response_tokens.sum()),
         "valid_tokens": valid_tokens,
-    }
-
-
-def utilisation(turns: Iterable[Turn]) -> dict[str, float]:
-    """What became of the turns of a run: shares of rollouts, rows and teacher tokens.
-
-    Rollouts count when at least one of their turns passes the gate and their fate is settled: ours leaves out those
-    with no selected turn that still had one waiting when the run ended (`undecided_rollouts`). `selected_gini` is the
-    Gini coefficient of selected turns over the counted rollouts, 0 when all give as many.
-    """
-    selected: Counter[RolloutId] = Counter()
-    valid, waiting = set(), set()
-    scored = trained = rows = stale = 0
-    for turn in turns:
-        rows += 1
-        stale += turn.dropped is DropReason.STALE
-        scored += turn.response_tokens if turn.teacher_logprobs is not None else 0
-        ok = gate(turn) is None
-        if ok:
-            valid.add(turn.rollout)
-        if turn.selected_at >= 0:
-            selected[turn.rollout] += 1
-            trained += int(turn.valid_mask().sum()) if ok else 0
-        elif turn.dropped in (None, DropReason.UNREAD):
-            waiting.add(turn.rollout)
-    undecided = {r for r in valid if r in waiting and not selected[r]}
-    counts = np.array([selected[r] for r in valid - undecided], dtype=np.float64)
-    return {
-        "valid_rollouts": len(counts),
-        "undecided_rollouts": len(undecided),
-        "never_selected_share": float((counts == 0).mean()) if len(counts) else float("nan"),
-        "selected_gini": gini(counts),
-        "rows": rows,
-        "stale_rows": stale,
-        "teacher_tokens_scored": scored,
-        "teacher_tokens_trained": trained,
     }
 
 

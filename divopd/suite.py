@@ -49,7 +49,8 @@ class SettingSpec(Strict):
     cap: PositiveInt | None = None  # k: turns a rollout may give on the first sweeps
     recovery: RecoverySpec | None = None
     paper_setting: str | None = None  # the paper's setting shown beside this one
-    reported: dict[str, float] = {}  # the paper's start and teacher success, shown and never used
+    # the paper's student_initial_success and teacher_success in percent: shown in the main table, used for nothing
+    reported: dict[str, float] = {}
     config: dict[str, Any] = {}
 
 
@@ -65,6 +66,17 @@ class SuiteSpec(Strict):
     common: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
 
+    @property
+    def method_specs(self) -> dict[str, MethodSpec]:
+        if isinstance(self.methods, list):
+            return {name: MethodSpec() for name in self.methods}
+        return {name: method or MethodSpec() for name, method in self.methods.items()}
+
+    @property
+    def sections_by_method(self) -> set[str]:
+        """Sections of a RunConfig that some method sets for itself: there methods differ on purpose."""
+        return {section for method in self.method_specs.values() for section in method.config}
+
 
 def load_suite(path: str | Path) -> list[RunConfig]:
     """The cells of a suite file, settings outermost, seeds innermost. Raises SuiteError."""
@@ -78,7 +90,7 @@ def expand(content: Mapping[str, Any], source: Path) -> list[RunConfig]:
     for name in spec.settings:
         file = source.parent / "settings" / f"{name}.yaml"
         setting = read_setting(file)
-        for method, method_spec in _methods(spec).items():
+        for method, method_spec in spec.method_specs.items():
             layers = [(source, "common", spec.common), (file, "", setting.config),
                       (source, f"overrides.{name}", spec.overrides.get(name, {})),
                       (source, f"methods.{method}.config", method_spec.config)]  # fmt: skip
@@ -128,6 +140,9 @@ def suite_spec(content: Mapping[str, Any], source: Path) -> SuiteSpec:
     for name in spec.overrides:
         if name not in spec.settings:
             raise SuiteError(f"{source}: overrides.{name}: not a setting of this suite{_nearest(name, spec.settings)}")
+    if spec.baseline not in spec.methods:
+        hint = _nearest(spec.baseline, spec.methods)
+        raise SuiteError(f"{source}: baseline: {spec.baseline!r} is not a method of this suite{hint}")
     return spec
 
 
@@ -152,12 +167,6 @@ def check_keys(content: Any, model: type[BaseModel], source: Path, prefix: str =
             raise SuiteError(f"{source}: unknown key {prefix}{key!s}{_nearest(str(key), model.model_fields)}")
         for inner in _models(model.model_fields[key].annotation):
             check_keys(value, inner, source, f"{prefix}{key}.")
-
-
-def _methods(spec: SuiteSpec) -> dict[str, MethodSpec]:
-    if isinstance(spec.methods, list):
-        return {name: MethodSpec() for name in spec.methods}
-    return {name: method or MethodSpec() for name, method in spec.methods.items()}
 
 
 def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path) -> dict[str, Any]:

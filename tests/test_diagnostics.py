@@ -1,4 +1,4 @@
-"""Batch composition and utilisation, by hand."""
+"""Batch composition, by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divopd.diagnostics import batch_diagnostics, gini, utilisation
-from divopd.types import DropReason, Turn
+from divopd.diagnostics import batch_diagnostics, gini
+from divopd.types import Turn
 
 
 def make_turn(rollout: int, index: int = 0, start: int = 8, version: int = 3, **change: Any) -> Turn:
@@ -55,30 +55,6 @@ def test_an_empty_batch_and_a_dead_batch() -> None:
     assert empty["rows"] == 0 and math.isnan(empty["effective_rollouts"])
     dead = batch_diagnostics([make_turn(0, prompt_truncated=True)], 3)
     assert dead["dead_row_share"] == 1 and math.isnan(dead["kl_per_token"])
-
-
-def test_utilisation_by_hand() -> None:
-    turns = [
-        make_turn(0, 0, selected_at=1),
-        make_turn(0, 1, selected_at=2, action_mask=np.array([True, False])),
-        make_turn(0, 2, dropped=DropReason.UNREAD),
-        make_turn(1, 0, dropped=DropReason.STALE),
-        make_turn(1, 1, prompt_truncated=True, teacher_logprobs=None, dropped=DropReason.PROMPT_TRUNCATED),
-        make_turn(2, 0, prompt_truncated=True, teacher_logprobs=None, selected_at=2),  # a dead row that took a slot
-        make_turn(3, 0, dropped=DropReason.UNREAD),  # undecided
-        make_turn(4, 0, selected_at=3),
-    ]
-    assert utilisation(turns) == {
-        "valid_rollouts": 3,  # 0, 1 and 4
-        "undecided_rollouts": 1,
-        "never_selected_share": pytest.approx(1 / 3),
-        "selected_gini": pytest.approx(gini(np.array([2, 0, 1]))),
-        "rows": 8,
-        "stale_rows": 1,
-        "teacher_tokens_scored": 12,
-        "teacher_tokens_trained": 5,
-    }
-    assert math.isnan(utilisation([])["never_selected_share"])
 
 
 @pytest.mark.parametrize(("values", "expected"), [([3, 3, 3], 0.0), ([0, 0, 0, 8], 0.75), ([1, 2, 3], 2 / 9)])

@@ -73,7 +73,7 @@ def test_efficiency_draws_speedups_bounds_and_reported_values(made: Path):
     heights = [round(bar.get_height(), 6) for bar in ax.patches]
     for value in frame["speedup_trained_tokens"].dropna():
         assert round(value, 6) in heights
-    assert [text.get_text() for text in ax.texts].count("<") == 2
+    assert [text.get_text() for text in ax.texts].count("<") == 3  # two settings and so their mean
     marks = [line.get_ydata()[0] for line in ax.get_lines() if line.get_marker() == "D"]
     assert 2.05 in marks  # the paper's token speedup of DivOPD on Qwen3-1.7B
     plt.close(fig)
@@ -92,3 +92,29 @@ def test_figures_survive_missing_values(made: Path):
     ):
         fig.canvas.draw()
         plt.close(fig)
+
+
+def test_speedup_by_target_draws_no_mean_of_the_seeds_that_got_there():
+    setting = "s"
+    cells = [{"setting": setting, "method": m, "seed": n} for m in ("vanilla", "divopd") for n in (0, 1)]
+    summary = pd.DataFrame(cells).assign(start=0.1, target=0.3, baseline="vanilla")
+    gains = {0.2: (4.0, 1.0), 0.3: (8.0, None), 0.4: (2.0, 8.0)}
+    rows = [{"setting": setting, "method": "divopd", "seed": n, "target": t, "speedup_trained_tokens": pair[n]}
+            for t, pair in gains.items() for n in (0, 1)]  # fmt: skip
+    fig = figures.speedup_by_target(pd.DataFrame(rows), summary)
+    drawn = [line for line in fig.axes[0].get_lines() if line.get_marker() == "D"]
+    assert [(list(line.get_xdata()), [round(y, 6) for y in line.get_ydata()]) for line in drawn] == [
+        ([0.2, 0.4], [2.0, 4.0])
+    ]
+    plt.close(fig)
+
+
+def test_efficiencys_mean_is_a_bound_where_a_setting_is():
+    frame = pd.DataFrame([{"setting": s, "method": "divopd", "speedup_trained_tokens": v, "bound_trained_tokens": b,
+                           "speedup_learner_seconds": v, "bound_learner_seconds": b}
+                          for s, v, b in (("one", 4.0, ""), ("two", 0.25, "<"))])  # fmt: skip
+    fig = figures.efficiency(frame, {})
+    ax = fig.axes[0]
+    assert [round(bar.get_height(), 6) for bar in ax.patches] == [4.0, 0.25, 1.0]
+    assert [text.get_text() for text in ax.texts].count("<") == 2
+    plt.close(fig)

@@ -92,16 +92,27 @@ def test_speedup_and_its_bounds():
     assert metrics.speedup(Cost(300, False), Cost(100, False)) == Speedup(3.0, "")
     assert metrics.speedup(Cost(300, False), Cost(400, True)) == Speedup(0.75, "<")
     assert metrics.speedup(Cost(300, True), Cost(100, False)) == Speedup(3.0, ">")
-    assert metrics.speedup(Cost(300, True), Cost(100, True)) == Speedup(None)
-    assert metrics.speedup(Cost(300, False), Cost(0, False)) == Speedup(None)
+    assert metrics.speedup(Cost(300, True), Cost(100, True)) == Speedup(None, "?")
+    assert metrics.speedup(Cost(300, False), Cost(0, False)) == Speedup(None, "?")
     assert Speedup(2.0, "<").exact is None and Speedup(2.0).exact == 2.0
 
 
 def test_geometric_mean_and_reach_rate():
     assert metrics.geometric_mean([1.0, 4.0, None]) == pytest.approx(2.0)
     assert metrics.geometric_mean([None]) is None
-    assert metrics.reach_rate([Cost(1, False), Cost(1, True), Cost(1, False), Cost(1, False)]) == 0.75
+    assert metrics.reach_rate([True, False, True, True]) == 0.75
     assert math.isnan(metrics.reach_rate([]))
+
+
+def test_speedups_combine_to_a_bound_when_one_is_a_bound():
+    exact, slow, quick = Speedup(4.0), Speedup(0.25, "<"), Speedup(9.0, ">")
+    assert metrics.combine([exact, Speedup(1.0)]) == Speedup(pytest.approx(2.0), "")
+    assert metrics.combine([exact, slow]) == Speedup(pytest.approx(1.0), "<")  # (4 x 1/4)^(1/2)
+    assert metrics.combine([exact, quick]) == Speedup(pytest.approx(6.0), ">")
+    assert metrics.combine([exact, slow, quick]) == Speedup(None, "?")
+    assert metrics.combine([exact, Speedup(None, "?")]) == Speedup(None, "?")
+    assert metrics.combine([exact, Speedup(None)]) == Speedup(pytest.approx(4.0), "")
+    assert metrics.combine([]) == metrics.combine([Speedup(None)]) == Speedup(None)
 
 
 def test_geometric_mean_of_the_papers_token_speedups():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from divopd.suite import SuiteError, find_cell, load_suite, merge, read_config_file, read_setting
+from divopd.suite import SuiteError, find_cell, load_suite, merge, read_config_file, read_setting, suite_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -119,9 +119,22 @@ def test_wrong_values_name_the_file_that_set_them(tmp_path: Path):
 
 
 def test_unknown_rules_and_parameters(tmp_path: Path):
-    fails(write(tmp_path, methods=["divop"]), "suite.yaml", "unknown rule 'divop'", "divopd")
-    fails(write(tmp_path, methods={"divopd": {"params": {"cpa": 3}}}), "suite.yaml", "cpa", "cap")
-    fails(write(tmp_path, methods={"divopd": {"params": {"cap": 0}}}), "suite.yaml", "cap", "greater than 0")
+    fails(write(tmp_path, methods=["vanilla", "divop"]), "suite.yaml", "unknown rule 'divop'", "divopd")
+    for params, words in (({"cpa": 3}, ("cpa", "cap")), ({"cap": 0}, ("cap", "greater than 0"))):
+        methods = {"vanilla": None, "divopd": {"params": params}}
+        fails(write(tmp_path, methods=methods), "suite.yaml", *words)
+
+
+def test_the_baseline_is_one_of_the_methods(tmp_path: Path):
+    fails(write(tmp_path, baseline="divop"), "suite.yaml", "baseline: 'divop' is not a method", "'divopd'?")
+    fails(write(tmp_path, methods=["divopd"]), "suite.yaml", "baseline: 'vanilla' is not a method", "divopd")
+    assert load_suite(write(tmp_path, methods=["divopd"], baseline="divopd"))
+
+
+def test_sections_that_methods_set_for_themselves(tmp_path: Path):
+    methods = {"vanilla": None, "slow": {"rule": "vanilla", "config": {"train": {"updates": 4}, "threads": 2}}}
+    path = write(tmp_path, methods=methods)
+    assert suite_spec(yaml.safe_load(path.read_text()), path).sections_by_method == {"train", "threads"}
 
 
 def test_missing_and_malformed_files(tmp_path: Path):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from divopd import runlog
-from divopd.analysis import collect, tables
+from divopd.analysis import collect, runs, tables
 from divopd.analysis.labels import LOOKS, look, ordered
 from divopd.analysis.report import CSVS, FIGURES, TABLES, report
-from divopd.config import EvalConfig
+from divopd.config import EnvConfig, EvalConfig, PipelineConfig, PolicyConfig, PromptConfig, TrainConfig
 from divopd.paper import SOURCE, reported
+from divopd.schema import turn_row
+from divopd.suite import load_suite
+from divopd.types import DropReason, Turn
 from synthetic import SHAPES, cell, row, write_run
 
 SETTINGS = ("alfworld-0.5m", "alfworld-2m")
@@ -51,7 +56,12 @@ def hand_made(root: Path, method: str, success: list[list[bool]], tokens: list[i
     for version, wins in enumerate(success):
         log.add("evals", [row("evals", version=version, episode=i, success=won) for i, won in enumerate(wins)])
     log.finish(status)
+    runlog.mark_evaluated(config.run_dir(root))
     return config.run_dir(root)
+
+
+def load_all(root: Path) -> list[runs.Run]:
+    return [runs.load_run(folder) for folder in runs.find_runs(root)[0]]
 
 
 def half(k: int, n: int = 10) -> list[bool]:
@@ -62,9 +72,9 @@ def test_summary_by_hand(tmp_path: Path):
     # vanilla: 20, 30, 40 % after 0, 100, 200 tokens; the other: 20, 40, 30 % after 0, 50, 150
     hand_made(tmp_path, "vanilla", [half(2), half(3), half(4)], [100, 100])
     hand_made(tmp_path, "divopd", [half(2), half(4), half(3)], [50, 100])
-    runs = [collect.load_run(folder) for folder in collect.find_runs(tmp_path)[0]]
-    curves = pd.concat([collect.curve(run) for run in runs], ignore_index=True)
-    summary = collect.summarise(curves, runs).set_index("method")
+    found = load_all(tmp_path)
+    curves = pd.concat([collect.curve(run) for run in found], ignore_index=True)
+    summary = collect.summarise(curves, found).set_index("method")
     assert summary["target"].tolist() == [0.4, 0.4] and set(summary["target_rule"]) == {"default"}
     assert summary.loc["divopd", ["cost_trained_tokens", "cost_updates", "cost_learner_seconds"]].tolist() == [50, 1, 2]
     assert summary.loc["vanilla", ["cost_trained_tokens", "cost_updates", "cost_wall_seconds"]].tolist() == [200, 2, 6]
@@ -74,27 +84,78 @@ def test_summary_by_hand(tmp_path: Path):
     assert summary.loc["divopd", "peak_version"] == 1
     assert summary.loc["divopd", "final5_mean"] == pytest.approx(0.3)
     assert not summary.loc["divopd", "sustained_reached"]  # the mean of three is .3
-    assert collect.diagnostics(runs[0])["load"] == 1.5
-    assert collect.diagnostics(runs[0])["teacher_tokens_scored_over_trained"] == 3.0
+    assert collect.diagnostics(found[0])["load"] == 1.5
+    assert collect.diagnostics(found[0])["teacher_tokens_scored_over_trained"] == 3.0
 
 
 def test_a_censored_run_is_shown_with_its_bound(tmp_path: Path):
     hand_made(tmp_path, "vanilla", [half(2), half(4)], [100])
     hand_made(tmp_path, "divopd", [half(2), half(3)], [400])
-    runs = [collect.load_run(folder) for folder in collect.find_runs(tmp_path)[0]]
-    curves = pd.concat([collect.curve(run) for run in runs], ignore_index=True)
-    summary = collect.summarise(curves, runs)
+    found = load_all(tmp_path)
+    curves = pd.concat([collect.curve(run) for run in found], ignore_index=True)
+    summary = collect.summarise(curves, found)
     table = tables.main_table(summary, {})
     divopd = dict(zip(table.header, table.rows[1], strict=True))
     assert (divopd["Method"], divopd["Token speedup"], divopd["Reached"]) == ("DivOPD", "<0.25×", "0/1")
-    assert tables.aggregate_table(summary, {}).rows[1][2] == tables.DASH
+    assert tables.aggregate_table(summary, {}).rows[1][:5] == ["DivOPD", "1/1", "<0.25×", "<1.00×", "0 % (0/1)"]
+
+
+def summary_of(*rows: tuple[str, str, int, float | None, str, bool | None, float]) -> pd.DataFrame:
+    """A summary of (setting, method, seed, speedup, bound, reached, final-5)."""
+    frame = pd.DataFrame(rows, columns=["setting", "method", "seed", "speedup", "bound", "reached", "final5_mean"])
+    frame["speedup"] = frame["speedup"].astype(float)
+    for name in tables.SPEEDUPS:
+        frame[[f"speedup_{name}", f"bound_{name}"]] = frame[["speedup", "bound"]]
+    facts = {"start": 0.2, "peak": 0.6, "final5_std": 0.01, "nauc": 0.4, "target": 0.5, "status": "done"}
+    return frame.assign(**facts, baseline="vanilla")
+
+
+def by_method(table: tables.Table) -> dict[str, dict[str, str]]:
+    at = table.header.index("Method")
+    return {row[at]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shown"),
+    [
+        ([(4.0, ""), (1.0, "")], "2.00×"),
+        ([(4.0, ""), (0.25, "<")], "<1.00×"),  # (4 x 1/4)^(1/2), not 4
+        ([(4.0, ""), (9.0, ">")], ">6.00×"),  # (4 x 9)^(1/2), not 4
+        ([(0.25, "<"), (9.0, ">")], tables.DASH),
+        ([(4.0, ""), (None, "?")], tables.DASH),  # both sides of the second seed never got there
+        ([(4.0, ""), (None, "")], "4.00×"),  # the second has no baseline run
+    ],
+)
+def test_a_cells_speedup_never_forgets_a_censored_seed(seeds: list[tuple[float | None, str]], shown: str):
+    rows = [("s", "divopd", i, value, bound, bound == "", 0.5) for i, (value, bound) in enumerate(seeds)]
+    rows += [("s", "vanilla", i, 1.0, "", True, 0.4) for i in range(2)]
+    summary = summary_of(*rows)
+    assert by_method(tables.main_table(summary, {}))["DivOPD"]["Token speedup"] == shown
+    entered = "0/1" if shown == tables.DASH else "1/1"
+    aggregate = by_method(tables.aggregate_table(summary, {}))["DivOPD"]
+    assert (aggregate["Token speedup, geometric mean"], aggregate["Settings at target"]) == (shown, entered)
+
+
+def test_aggregates_take_each_methods_own_settings_and_count_them():
+    summary = summary_of(
+        ("a", "vanilla", 0, 1.0, "", True, 0.30), ("a", "divopd", 0, 4.0, "", True, 0.50),
+        ("a", "top_b", 0, 3.0, "", True, 0.90),
+        ("b", "vanilla", 0, 1.0, "", True, 0.40), ("b", "divopd", 0, 0.25, "<", False, 0.30),  # top_b lacks here
+        ("c", "divopd", 0, None, "", None, 0.99),  # no baseline here
+    )  # fmt: skip
+    rows = by_method(tables.aggregate_table(summary, {}))
+    names = ["Settings", "Final-5, IQM", "P(better than baseline)", "Settings at target", "Reach rate"]
+    names += ["Token speedup, geometric mean"]
+    assert [rows["DivOPD"][n] for n in names] == ["2/3", "40.0", "0.50", "2/3", "50 % (1/2)", "<1.00×"]
+    assert [rows["Top-B"][n] for n in names] == ["1/3", "90.0", "1.00", "1/3", "100 % (1/1)", "3.00×"]
+    assert [rows["Vanilla OPD"][n] for n in names] == ["2/3", "35.0", tables.DASH, "2/3", "100 % (2/2)", "1.00×"]
 
 
 def test_a_baseline_that_does_not_rise_gives_no_target(tmp_path: Path):
     hand_made(tmp_path, "vanilla", [half(4), half(3)], [100])
     hand_made(tmp_path, "divopd", [half(4), half(5)], [100])
-    runs = [collect.load_run(folder) for folder in collect.find_runs(tmp_path)[0]]
-    summary = collect.summarise(pd.concat([collect.curve(run) for run in runs], ignore_index=True), runs)
+    found = load_all(tmp_path)
+    summary = collect.summarise(pd.concat([collect.curve(run) for run in found], ignore_index=True), found)
     assert set(summary["target_rule"]) == {"none"}
     table = tables.main_table(summary, {})
     assert [r[table.header.index("Token speedup")] for r in table.rows] == [tables.DASH] * 2
@@ -103,8 +164,8 @@ def test_a_baseline_that_does_not_rise_gives_no_target(tmp_path: Path):
 def test_a_diverged_run_is_marked_and_counted(tmp_path: Path):
     hand_made(tmp_path, "vanilla", [half(2), half(4), half(4)], [100, 100])
     hand_made(tmp_path, "divopd", [half(2), half(4)], [100], status="diverged")
-    runs = [collect.load_run(folder) for folder in collect.find_runs(tmp_path)[0]]
-    summary = collect.summarise(pd.concat([collect.curve(run) for run in runs], ignore_index=True), runs)
+    found = load_all(tmp_path)
+    summary = collect.summarise(pd.concat([collect.curve(run) for run in found], ignore_index=True), found)
     divopd = summary[summary["method"] == "divopd"].iloc[0]
     assert divopd["horizon"] == 2 and divopd["nauc"] == pytest.approx(0.15)
     table = tables.main_table(summary, {})
@@ -125,8 +186,35 @@ def test_selection_use_by_hand():
     out = collect.selection_use(turns)
     assert out["valid_rollouts"] == 3
     assert out["never_selected_share"] == pytest.approx(1 / 3)
+    assert out["undecided_rollouts"] == 1
     # sorted 0, 1, 2: sum i x_i = 8, 2*8/(3*3) - 4/3
     assert out["selected_gini"] == pytest.approx(16 / 9 - 4 / 3)
+
+
+def test_selection_use_of_logged_turns_by_hand():
+    def turn(rollout: int, index: int = 0, **change: Any) -> dict[str, Any]:
+        scores = np.array([-1.0, -2.0], np.float32)
+        fields = {"student_logprobs": scores, "teacher_logprobs": scores - 0.5, "action_mask": np.ones(2, bool)}
+        return turn_row(Turn((0, rollout, 0), index, 3, np.arange(100), 8, 10, **(fields | change)), "task")
+
+    dead: dict[str, Any] = {"prompt_truncated": True}
+    out = collect.selection_use(pd.DataFrame([
+        turn(0, 0, selected_at=1),
+        turn(0, 1, selected_at=2),
+        turn(0, 2, dropped=DropReason.UNREAD),
+        turn(1, 0, dropped=DropReason.STALE),
+        turn(1, 1, **dead, teacher_logprobs=None, dropped=DropReason.PROMPT_TRUNCATED),
+        turn(2, 0, **dead, selected_at=2),  # a dead row that took a slot, scored or not
+        turn(3, 0, dropped=DropReason.UNREAD),  # undecided
+        turn(4, 0, selected_at=3),
+    ]))  # fmt: skip
+    assert out == {
+        "valid_rollouts": 3,  # 0, 1 and 4
+        "undecided_rollouts": 1,
+        "never_selected_share": pytest.approx(1 / 3),
+        "selected_gini": pytest.approx(16 / 9 - 4 / 3),  # of 0, 1, 2 as above
+    }
+    assert np.isnan(collect.selection_use(pd.DataFrame([turn(3)]))["never_selected_share"])
 
 
 def test_two_explorer_steps_at_one_version_count_once(tmp_path: Path):
@@ -136,26 +224,26 @@ def test_two_explorer_steps_at_one_version_count_once(tmp_path: Path):
         rows = [row("evals", version=2, explorer_step=step, episode=i, success=i < 4) for i in range(10)]
         log.add("evals", rows)
     log.finish("done")
-    curve = collect.curve(collect.load_run(config.run_dir(tmp_path)))
+    curve = collect.curve(runs.load_run(config.run_dir(tmp_path)))
     assert curve[["version", "episodes", "successes"]].to_numpy().tolist() == [[2, 10, 4]]
 
 
 def test_runs_that_differ_are_not_mixed_unless_named(results: Path, tmp_path: Path):
-    runs = [collect.load_run(folder) for folder in collect.find_runs(results)[0]]
-    collect.check_comparable(runs)
+    found = load_all(results)
+    runs.check_comparable(found)
     other = write_run(tmp_path, cell(seed=7))
     meta = json.loads((other / "meta.json").read_text())
     meta["identity"]["panel"] = "0" * 64
     (other / "meta.json").write_text(json.dumps(meta))
-    mixed = [*runs, collect.load_run(other)]
-    with pytest.raises(collect.MixedRunsError, match="differ in panel.*--allow panel"):
-        collect.check_comparable(mixed)
-    collect.check_comparable(mixed, ["panel"])
-    with pytest.raises(collect.MixedRunsError, match="cannot allow 'schema'"):
-        collect.check_comparable(mixed, ["schema"])
+    mixed = [*found, runs.load_run(other)]
+    with pytest.raises(runs.MixedRunsError, match="differ in panel.*--allow panel"):
+        runs.check_comparable(mixed)
+    runs.check_comparable(mixed, ["panel"])
+    with pytest.raises(runs.MixedRunsError, match="cannot allow 'schema'"):
+        runs.check_comparable(mixed, ["schema"])
     again = write_run(tmp_path / "b", cell(seed=8, evaluation=EvalConfig(episodes=7)))
-    with pytest.raises(collect.MixedRunsError, match="evaluation"):
-        collect.check_comparable([*runs, collect.load_run(again)])
+    with pytest.raises(runs.MixedRunsError, match="evaluation"):
+        runs.check_comparable([*found, runs.load_run(again)])
 
 
 def test_report_writes_what_it_promises(results: Path, made: Path):
@@ -166,6 +254,8 @@ def test_report_writes_what_it_promises(results: Path, made: Path):
     page = (made / "report.md").read_text()
     assert all(f"figures/{name}.png" in page for name in FIGURES)
     assert "12 runs; 0 diverged" in page
+    # 12 runs of 12 seconds in the learner
+    assert "Time in stages: 2.4 core-minutes (" in page and "rollout 0.0, teacher 0.0, learner 2.4, eval" in page
     for name in TABLES:
         assert all((made / "tables" / f"{name}.{kind}").stat().st_size for kind in ("md", "tex", "csv"))
     main = (made / "tables" / "main.md").read_text()
@@ -195,23 +285,93 @@ def test_reported_numbers_stand_beside_ours(made: Path):
     # the laptop's settings name the paper's settings beside which they stand
     assert main.loc[("alfworld-0.5m", "divopd"), "reported_peak"] == 79.29
     assert main.loc[("alfworld-2m", "vanilla"), "reported_final5_mean"] == 84.57
+    starts = main.loc[[("alfworld-0.5m", "divopd"), ("alfworld-2m", "vanilla")]]
+    assert starts[["reported_start", "reported_teacher"]].to_numpy().tolist() == [[7.86, 87.86], [26.43, 87.86]]
+    text = (made / "tables" / "main.md").read_text()
+    assert "Start (reported)" in text and "Teacher (reported)" in text and "26.4" in text
 
 
-def test_unfinished_runs_are_named(results: Path, tmp_path: Path):
-    config = cell("alfworld-2m", seed=9)
-    runlog.RunLog.open(config.run_dir(tmp_path), config).flush()
-    with pytest.raises(runlog.RunLogError, match="no finished run"):
+def test_unfinished_and_unevaluated_runs_are_named_and_left_out(tmp_path: Path):
+    runlog.RunLog.open(cell("alfworld-2m", seed=9).run_dir(tmp_path), cell("alfworld-2m", seed=9)).flush()
+    with pytest.raises(runlog.RunLogError, match="no finished run.*seed9"):
         report(tmp_path, tmp_path / "out", tmp_path, "collect")
+    trained = write_run(tmp_path, cell("alfworld-2m", seed=8))
+    (trained / "evaluated.json").unlink()  # killed in the middle of its panel, say
     write_run(tmp_path, cell("alfworld-2m", seed=1))
     lines = report(tmp_path, tmp_path / "out", tmp_path, "collect")
-    assert any("left out" in line and "seed9" in line for line in lines)
+    assert lines[0].startswith("1 runs ->")
+    assert [line for line in lines if "left out, not finished" in line and "seed9" in line]
+    assert [line for line in lines if "left out, not evaluated, run `divopd evaluate`" in line and "seed8" in line]
+    assert pd.read_csv(tmp_path / "out" / "summary.csv")["seed"].tolist() == [1]
 
 
-def test_a_run_without_evaluation_says_what_to_do(tmp_path: Path):
+def test_runs_without_evaluation_say_what_to_do(tmp_path: Path):
     config = cell()
     runlog.RunLog.open(config.run_dir(tmp_path), config).finish("done")
     with pytest.raises(runlog.RunLogError, match="divopd evaluate"):
         report(tmp_path, tmp_path / "out", tmp_path, "collect")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        ({"train": TrainConfig(learning_rate=1e-4)}, "train", "learning_rate 1e-06 / 0.0001"),
+        ({"pipeline": PipelineConfig(load=3.0)}, "pipeline", "load None / 3.0"),
+        ({"env": EnvConfig(max_turns=9)}, "env", "max_turns 30 / 9"),
+        ({"prompt": PromptConfig(style="chat")}, "prompt", "style compact / chat"),
+        ({"evaluation": EvalConfig(episodes=7)}, "evaluation", "episodes 140 / 7"),
+        ({"rollout_temperature": 0.5}, "rollout_temperature", "1.0 / 0.5"),
+        ({"student": PolicyConfig(path="models/none/alfworld-0.5m", dtype="bfloat16")}, "student", "bfloat16"),
+        ({"teacher": PolicyConfig(path="models/none/other")}, "teacher", "hash"),
+    ],
+)
+def test_runs_of_one_setting_made_otherwise_are_not_mixed(tmp_path: Path, change: dict, kind: str, says: str):
+    whole = cell(method="divopd").model_copy(update=change)
+    found = [runs.load_run(write_run(tmp_path, config, updates=10)) for config in (cell(), whole)]
+    if says == "hash":  # of a checkpoint that is not there
+        found[1].meta["identity"]["teacher"] = "0" * 64
+    with pytest.raises(runs.MixedRunsError, match=f"differ in {kind} .*{says}.*--allow {kind} to mix") as caught:
+        runs.check_comparable(found)
+    assert "\n" not in str(caught.value)
+    runs.check_comparable(found, [kind])
+    runs.check_comparable(found, by_method=[kind])  # the suite says that methods differ there
+    moved = cell("alfworld-2m").model_copy(update=change)
+    runs.check_comparable([found[0], runs.load_run(write_run(tmp_path, moved, updates=10))])  # another setting
+
+
+def test_where_a_checkpoint_or_cache_lies_makes_no_difference(tmp_path: Path):
+    other = cell(method="divopd", env=EnvConfig(cache_dir="elsewhere"))
+    other = other.model_copy(update={"teacher": PolicyConfig(path="models/copied/teacher")})
+    found = [runs.load_run(write_run(tmp_path, config, updates=10)) for config in (cell(), other)]
+    for run in found:
+        run.meta["identity"]["teacher"] = "0" * 64
+    runs.check_comparable(found)
+
+
+def test_a_suites_report_takes_its_own_cells_alone(tmp_path: Path):
+    (tmp_path / "settings").mkdir()
+    setting = {"student": {"path": "models/none/a"}, "teacher": {"path": "models/none/t"}}
+    (tmp_path / "settings" / "small.yaml").write_text(yaml.safe_dump(setting))
+    suite = {"name": "synthetic", "settings": ["small"], "baseline": "divopd_base", "seeds": [0, 1]}
+    methods = {"divopd_base": None, "divopd": {"config": {"pipeline": {"load": 3.0}}}}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | {"methods": methods}, sort_keys=False))
+    cells, root = load_suite(tmp_path / "suite.yaml"), tmp_path / "results"
+    for config in cells[:3]:
+        write_run(root, config, updates=10)
+    write_run(root, cells[0].model_copy(update={"seed": 5}), updates=10)  # of an earlier, longer list of seeds
+    lines = report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")
+    assert lines[0].startswith("3 runs")
+    assert [line for line in lines if "not a cell of the suite" in line and "seed5" in line]
+    assert [line for line in lines if "not finished" in line and "divopd/seed1" in line], lines
+    assert set(pd.read_csv(tmp_path / "summary.csv")["baseline"]) == {"divopd_base"}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | {"methods": methods, "common": {"train": {"beta": 2}}}))
+    with pytest.raises(runlog.RunLogError, match="no finished run.*configured otherwise"):
+        report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")
+
+
+def test_a_baseline_that_no_run_has_is_one_clear_line(results: Path, tmp_path: Path):
+    with pytest.raises(runlog.RunLogError, match="baseline 'vanila'.*divopd, divopd_base, vanilla$"):
+        report(results, tmp_path, tmp_path, "collect", "vanila")
 
 
 @pytest.mark.parametrize("name", ["main_results", "batch_diagnostics"])

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from divopd import runlog
-from divopd.analysis.collect import load_run
 from divopd.analysis.report import FIGURES, report
+from divopd.analysis.runs import load_run
 from divopd.config import RunConfig
 from divopd.provenance import ROOT, file_hash
 from divopd.suite import load_suite

@@ -1,26 +1,23 @@
-"""Run folders become tidy tables: curves (a row an evaluation), summary and diagnostics (a row a run).
+"""Runs become tidy tables: curves (a row an evaluation), summary and diagnostics (a row a run).
 
-Every row carries the hashes of what made it. Runs that differ where they must not (panel, checkpoints, a method's rule
-file, evaluation settings) are not put side by side unless the difference is allowed by name.
+Every row carries the hashes of what made it. Which runs there are, and which may stand side by side: runs.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from divopd import runlog
 from divopd.analysis import metrics
+from divopd.analysis.runs import MixedRunsError, Run
 from divopd.analysis.uncertainty import wilson
-from divopd.config import RunConfig
 from divopd.diagnostics import gini
+from divopd.types import DropReason
 
-KEYS = ["suite", "setting", "env", "method", "seed"]
 # cumulative resources of a curve: name -> (column of updates, "each" update or "running" total)
 RESOURCES = {
     "trained_tokens": ("row_tokens", "each"),  # prompt + response tokens of the batches' rows: the paper's unit
@@ -32,72 +29,6 @@ RESOURCES = {
     "teacher_seconds": ("teacher_seconds", "running"),
 }
 COSTS = ["updates", *RESOURCES]
-MIXABLE = ("panel", "student", "teacher", "rule_file", "evaluation")
-
-
-class MixedRunsError(RuntimeError):
-    """Runs that cannot be compared; names the kind, two of the runs, and how to allow it."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One finished run, read whole."""
-
-    path: Path
-    config: RunConfig
-    meta: dict[str, Any]
-    status: dict[str, Any]
-    turns: pd.DataFrame
-    updates: pd.DataFrame
-    evals: pd.DataFrame
-
-    @property
-    def key(self) -> dict[str, Any]:
-        c = self.config
-        return {"suite": c.suite, "setting": c.setting, "env": c.env.name, "method": c.method.name, "seed": c.seed}
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """Schema, source commit and the first 12 digits of each hash."""
-        hashes = {name: (value or "")[:12] for name, value in self.meta["identity"].items()}
-        git = self.meta["git"]
-        commit = f"{(git['commit'] or '')[:12]}{'+changes' if git['dirty'] else ''}"
-        return {"schema": self.meta["schema"], "git": commit, **{f"hash_{name}": h for name, h in hashes.items()}}
-
-
-def find_runs(root: Path) -> tuple[list[Path], list[Path]]:
-    """Folders under `root` that hold a finished run, and those that hold an unfinished one, sorted."""
-    folders = sorted({path.parent for path in root.rglob("seed*/config.yaml")})
-    done = [folder for folder in folders if (folder / "status.json").exists()]
-    return done, [folder for folder in folders if folder not in done]
-
-
-def load_run(folder: Path) -> Run:
-    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and without evals."""
-    meta, status = runlog.read_json(folder, "meta.json"), runlog.read_json(folder, "status.json")
-    tables = {name: runlog.read_table(folder, name).to_pandas() for name in runlog.SCHEMAS}
-    if tables["evals"].empty:
-        raise runlog.RunLogError(f"{folder / 'evals.parquet'} is empty; run `divopd evaluate {folder}`")
-    return Run(folder, runlog.read_config(folder), meta, status, **tables)
-
-
-def check_comparable(runs: Sequence[Run], allow: Collection[str] = ()) -> None:
-    """Raise MixedRunsError where runs of one group differ in a hash or in how they were evaluated."""
-    for name in allow:
-        if name not in MIXABLE:
-            raise MixedRunsError(f"cannot allow {name!r} to differ; one of {', '.join(MIXABLE)}")
-    for kind in MIXABLE:
-        seen: dict[tuple[Any, ...], tuple[Any, Run]] = {}
-        for run in runs:
-            # rules are compared within a method, panels within an environment, the rest within a setting
-            scope = {"rule_file": "method", "panel": "env"}.get(kind, "setting")
-            group = (scope, run.key[scope])
-            value = run.config.evaluation.model_dump() if kind == "evaluation" else run.meta["identity"][kind]
-            first, other = seen.setdefault(group, (value, run))
-            if first != value and kind not in allow:
-                raise MixedRunsError(
-                    f"{other.path} and {run.path} differ in {kind}: rerun one, or pass --allow {kind} to mix them"
-                )
 
 
 def curve(run: Run) -> pd.DataFrame:
@@ -145,23 +76,24 @@ def diagnostics(run: Run) -> dict[str, Any]:
 
 
 def selection_use(turns: pd.DataFrame) -> dict[str, float]:
-    """Never-selected share of rollouts with a valid turn, and the Gini coefficient of selected turns per rollout.
+    """What became of a run's student turns, by rollout: never-selected share, Gini coefficient of selected turns.
 
-    A turn is valid when it has a scored token with finite log-probs. Rollouts of which nothing was selected while a
-    turn still waited at the end of the run are left out: their fate is open.
+    Rollouts count when one of their turns is valid: it has a scored token, finite log-probs and its whole prompt. Ours
+    leaves out those of which nothing was selected while a turn still waited at the end of the run
+    (`undecided_rollouts`): their fate is open.
     """
     rollout = [turns[name] for name in ("explorer_batch", "task_index", "run")]
-    valid = (turns["valid_tokens"] > 0) & turns["disagreement"].notna()
-    waiting = (turns["selected_at"] < 0) & (turns["dropped"].isna() | (turns["dropped"] == "unread"))
+    valid = (turns["valid_tokens"] > 0) & turns["disagreement"].notna() & ~turns["prompt_truncated"].astype(bool)
+    waiting = (turns["selected_at"] < 0) & (turns["dropped"].isna() | (turns["dropped"] == DropReason.UNREAD.value))
     each = pd.DataFrame({"valid": valid, "selected": turns["selected_at"] >= 0, "waiting": waiting})
     grouped = each.groupby(rollout).agg({"valid": "any", "selected": "sum", "waiting": "any"})
-    counts = grouped.loc[grouped["valid"] & ~((grouped["selected"] == 0) & grouped["waiting"]), "selected"]
-    if counts.empty:
-        return {"valid_rollouts": 0, "never_selected_share": np.nan, "selected_gini": np.nan}
+    undecided = grouped["valid"] & (grouped["selected"] == 0) & grouped["waiting"]
+    counts = grouped.loc[grouped["valid"] & ~undecided, "selected"].to_numpy(dtype=float)
     return {
         "valid_rollouts": len(counts),
-        "never_selected_share": float((counts == 0).mean()),
-        "selected_gini": float(gini(counts.to_numpy(dtype=float))),
+        "undecided_rollouts": int(undecided.sum()),
+        "never_selected_share": float((counts == 0).mean()) if len(counts) else np.nan,
+        "selected_gini": gini(counts),
     }
 
 
@@ -169,7 +101,7 @@ def summarise(curves: pd.DataFrame, runs: Iterable[Run], baseline: str = "vanill
     """One row a run: peak, final-5, nAUC to the setting's common horizon, cost to the setting's target, speedups.
 
     `target_rule` says where the target came from: "config", "default" (metrics.default_target on the baseline's mean
-    curve), or "none". Speedups compare with the baseline run of the same seed; `bound_*` is "" for an exact one.
+    curve), or "none". Speedups compare with the baseline run of the same seed; `bound_*`: metrics.Speedup.
     """
     rows = []
     by_setting: dict[str, list[Run]] = {}

@@ -73,10 +73,10 @@ def efficiency(speedups: pd.DataFrame, counterparts: dict[str, str]) -> Figure:
             values = [
                 (_at(mine, s, f"speedup_{resource}"), str(_at(mine, s, f"bound_{resource}") or "")) for s in settings
             ]
-            mean = metrics.geometric_mean(v for v, bound in values if bound == "")
+            mean = metrics.combine(metrics.Speedup(v, bound) for v, bound in values if v is not None)
             keys = [(counterparts.get(s, s), method) for s in settings]
             facts = [_at(paper, key, theirs) for key in keys]
-            _bars(ax, j, len(methods), [*values, (mean, "")], method, methods)
+            _bars(ax, j, len(methods), [*values, (mean.value, mean.bound)], method, methods)
             for i, fact in enumerate([*facts, metrics.geometric_mean(facts)]):
                 if fact is not None:
                     ax.plot(i + _offset(j, len(methods)), fact, "D", mfc="white", mec="black", ms=4.5, zorder=4)
@@ -131,9 +131,13 @@ def speedup_by_target(speedups: pd.DataFrame, summary: pd.DataFrame) -> Figure:
     for ax, setting in zip(axes[0], settings, strict=True):
         start = summary.loc[summary["setting"] == setting, "start"].mean()
         part = speedups[(speedups["setting"] == setting) & (speedups["target"] > start)]  # below, noise decides
+        seeds = _seeds_with_baseline(summary[summary["setting"] == setting])
         for method in ordered(part["method"]):
             style, data = look(method, methods), part[part["method"] == method]
-            mean = data.groupby("target")["speedup_trained_tokens"].apply(metrics.geometric_mean).dropna()
+            # a mean over the seeds that got there alone would flatter: all of them, or no point
+            every = data.pivot(index="target", columns="seed", values="speedup_trained_tokens").dropna()
+            every = every if every.shape[1] == seeds[method] else every.iloc[:0]
+            mean = every.apply(metrics.geometric_mean, axis=1)
             ax.plot(mean.index, mean.to_numpy(float), color=style.colour, ls=style.line, marker=style.marker)
         target = float(summary.loc[summary["setting"] == setting, "target"].iloc[0])
         if np.isfinite(target):
@@ -146,7 +150,9 @@ def speedup_by_target(speedups: pd.DataFrame, summary: pd.DataFrame) -> Figure:
         ax.set_xlabel("Success to reach")
         ax.set_title(setting, loc="left", fontweight="bold")
     axes[0][0].set_ylabel("Speedup in trained tokens")
-    _legend(fig, [_line(m, methods) for m in methods], "Where both sides got there; geometric mean over seeds")
+    _legend(
+        fig, [_line(m, methods) for m in methods], "Where both sides of every seed got there; geometric mean over seeds"
+    )
     return fig
 
 
@@ -224,6 +230,12 @@ def _at(frame: pd.DataFrame, key: object, column: str) -> float | None:
         return None
     value = frame.loc[key, column]
     return None if pd.isna(value) else value
+
+
+def _seeds_with_baseline(runs: pd.DataFrame) -> pd.Series:
+    """Method -> how many seeds it shares with the baseline."""
+    shared = runs.loc[runs["method"] == runs["baseline"], "seed"]
+    return runs[runs["seed"].isin(shared)].groupby("method")["seed"].nunique()
 
 
 def _line(method: str, methods: list[str]) -> Line2D:

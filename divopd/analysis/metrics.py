@@ -7,7 +7,7 @@ at each, a fraction in [0, 1]; `costs` a resource used up to each, non-decreasin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +27,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Baseline's cost over a method's. `bound`: "" exact; "<" the method was censored; ">" the baseline was.
+    """Baseline's cost over a method's.
 
-    `value` is None where nothing can be said: both were censored, or one of them started at the target, at no cost.
+    `bound`: "" exact; "<" the method was censored; ">" the baseline was; "?" unknown. `value` is None where it is
+    unknown (both were censored, or one of them started at the target, at no cost), and, with bound "", where there is
+    nothing to compare.
     """
 
     value: float | None
@@ -109,7 +111,7 @@ def cost_to_target(success: ArrayLike, costs: ArrayLike, target: float, window: 
 def speedup(baseline: Cost, method: Cost) -> Speedup:
     """C_baseline / C_method. One censored side leaves a bound, two leave nothing."""
     if (baseline.censored and method.censored) or method.value <= 0 or baseline.value <= 0:
-        return Speedup(None)
+        return Speedup(None, "?")
     return Speedup(baseline.value / method.value, "<" if method.censored else ">" if baseline.censored else "")
 
 
@@ -119,9 +121,23 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def reach_rate(costs: Sequence[Cost]) -> float:
+def combine(speedups: Iterable[Speedup]) -> Speedup:
+    """Geometric mean of the speedups of several runs, censored ones at their bounds: then it is a bound itself.
+
+    Never a mean of the exact ones alone, which would forget the runs that did worst. Unknown where one of them is, and
+    where there are bounds of both kinds; those with nothing to compare do not count.
+    """
+    present = [s for s in speedups if s.value is not None or s.bound]
+    bounds = {s.bound for s in present} - {""}
+    if "?" in bounds or len(bounds) > 1:
+        return Speedup(None, "?")
+    return Speedup(geometric_mean(s.value for s in present), bounds.pop() if bounds else "")
+
+
+def reach_rate(reached: Iterable[bool]) -> float:
     """Share of runs that reached the target; NaN without runs."""
-    return sum(not cost.censored for cost in costs) / len(costs) if costs else math.nan
+    flags = list(reached)
+    return sum(flags) / len(flags) if flags else math.nan
 
 
 def cumulative_at(versions: ArrayLike, per_update: ArrayLike) -> np.ndarray:

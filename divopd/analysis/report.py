@@ -9,9 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from divopd.analysis import collect, tables
+from divopd.analysis.runs import Run, check_comparable, find_runs, load_run
 from divopd.provenance import ROOT
 from divopd.runlog import STAGES, RunLogError, read_json
-from divopd.suite import SuiteError, read_setting
+from divopd.suite import SettingSpec, SuiteError, expand, read_setting, read_yaml, suite_spec
 
 CSVS = ("curves", "summary", "diagnostics", "speedups", "timings")
 FIGURES = ("learning_curves", "efficiency", "batch_diagnostics", "speedup_by_target")
@@ -19,17 +20,24 @@ TABLES = ("main", "aggregate", "diagnostics")
 
 
 def report(
-    results: Path, out: Path, figures: Path, stage: str = "all", baseline: str = "vanilla", allow: Sequence[str] = ()
+    results: Path,
+    out: Path,
+    figures: Path,
+    stage: str = "all",
+    baseline: str | None = None,
+    allow: Sequence[str] = (),
+    suite: Path | None = None,
 ) -> list[str]:
     """Make what `stage` names ("all", "collect", "tables", "figures", "page"); lines that say what was made.
 
-    Raises RunLogError where there is no finished run or a log or CSV cannot be read, MixedRunsError where runs
-    cannot be compared.
+    With a `suite` file only its cells enter, and its baseline is the default ("vanilla" without). Raises RunLogError
+    where there is no finished run, none of the baseline, or a log or CSV cannot be read, MixedRunsError where runs
+    cannot be compared, SuiteError for the suite file.
     """
     out.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     if stage in ("all", "collect"):
-        lines += _collect(results, out, baseline, allow)
+        lines += _collect(results, out, baseline, allow, suite)
     if stage in ("all", "tables"):
         lines += _tables(out)
     if stage in ("all", "figures"):
@@ -39,26 +47,37 @@ def report(
     return lines
 
 
-def _collect(results: Path, out: Path, baseline: str, allow: Sequence[str]) -> list[str]:
-    done, unfinished = collect.find_runs(results)
+def _collect(results: Path, out: Path, baseline: str | None, allow: Sequence[str], suite: Path | None) -> list[str]:
+    content = read_yaml(suite) if suite else {}
+    spec = suite_spec(content, suite) if suite else None
+    done, left_out = find_runs(results, expand(content, suite) if suite else None)
+    lines = [f"left out, {lacks}: {folder}" for folder, lacks in left_out.items()]
     if not done:
-        raise RunLogError(f"{results} holds no finished run; run `divopd train` and `divopd evaluate` first")
-    runs = [collect.load_run(folder) for folder in done]
-    collect.check_comparable(runs, allow)
+        why = f" ({lines[0]})" if lines else ""
+        raise RunLogError(f"{results} holds no finished run{why}; run `divopd train` and `divopd evaluate` first")
+    runs = [load_run(folder) for folder in done]
+    baseline = baseline or (spec.baseline if spec else "vanilla")
+    _check_baseline(baseline, runs)
+    check_comparable(runs, allow, spec.sections_by_method if spec else ())
     curves = pd.concat([collect.curve(run) for run in runs], ignore_index=True)
     _save(curves, out, "curves")
     _save(collect.summarise(curves, runs, baseline), out, "summary")
     _save(pd.DataFrame([collect.diagnostics(run) for run in runs]), out, "diagnostics")
     _save(collect.speedup_by_target(curves, baseline), out, "speedups")
     _save(pd.DataFrame([run.key | _seconds(run.path) for run in runs]), out, "timings")
-    skipped = [f"left out, not finished: {folder}" for folder in unfinished]
-    return [f"{len(runs)} runs -> {out}/{{{','.join(CSVS)}}}.csv", *skipped]
+    return [f"{len(runs)} runs -> {out}/{{{','.join(CSVS)}}}.csv", *lines]
+
+
+def _check_baseline(baseline: str, runs: Sequence[Run]) -> None:
+    have = sorted({run.config.method.name for run in runs})
+    if baseline not in have:
+        raise RunLogError(f"no finished run of the baseline {baseline!r}; --baseline can be one of {', '.join(have)}")
 
 
 def _tables(out: Path) -> list[str]:
     summary, counterparts = _load(out, "summary"), _counterparts(_load(out, "summary"))
     made = {
-        "main": tables.main_table(summary, counterparts),
+        "main": tables.main_table(summary, counterparts, _starts(counterparts)),
         "aggregate": tables.aggregate_table(summary, counterparts),
         "diagnostics": tables.diagnostics_table(_load(out, "diagnostics"), counterparts),
     }
@@ -89,10 +108,11 @@ def _page(results: Path, out: Path, folder: Path) -> list[str]:
     summary, timings = _load(out, "summary"), _load(out, "timings")
     hashes = summary.filter(regex="^(schema|git|hash_)").drop(columns="hash_config").drop_duplicates()
     parts = [f"# Report on {', '.join(summary['suite'].unique())}\n"]
+    minutes = {stage: timings[stage].sum() / 60 for stage in STAGES}
     parts.append(
-        f"{len(summary)} runs; {int((summary['status'] != 'done').sum())} diverged. Real time: "
-        f"{timings[list(STAGES)].to_numpy().sum() / 60:.1f} core-minutes, of which "
-        + ", ".join(f"{stage} {timings[stage].sum() / 60:.1f}" for stage in STAGES) + ".\n"
+        f"{len(summary)} runs; {int((summary['status'] != 'done').sum())} diverged. Time in stages: "
+        f"{sum(minutes.values()):.1f} core-minutes (" + ", ".join(f"{k} {v:.1f}" for k, v in minutes.items())
+        + "); starting Python and what no stage covers come on top.\n"
     )  # fmt: skip
     for name in TABLES:
         parts.append((out / "tables" / f"{name}.md").read_text())
@@ -106,15 +126,21 @@ def _page(results: Path, out: Path, folder: Path) -> list[str]:
 
 def _counterparts(summary: pd.DataFrame) -> dict[str, str]:
     """Setting -> the paper's setting that its file names; a setting without a file stands for itself."""
-    out = {}
-    for setting in summary["setting"].unique():
-        try:
-            spec = read_setting(ROOT / "experiments" / "settings" / f"{setting}.yaml")
-        except SuiteError:
-            continue
-        if spec.paper_setting:
-            out[setting] = spec.paper_setting
-    return out
+    named = {setting: _setting(setting) for setting in summary["setting"].unique()}
+    return {setting: spec.paper_setting for setting, spec in named.items() if spec and spec.paper_setting}
+
+
+def _starts(counterparts: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Setting -> success in percent of student and teacher, as the file of the paper's setting says it is reported."""
+    found = {setting: _setting(paper) for setting, paper in counterparts.items()}
+    return {setting: spec.reported for setting, spec in found.items() if spec}
+
+
+def _setting(name: str) -> SettingSpec | None:
+    try:
+        return read_setting(ROOT / "experiments" / "settings" / f"{name}.yaml")
+    except SuiteError:
+        return None
 
 
 def _seconds(folder: Path) -> dict[str, float]:

@@ -7,7 +7,7 @@ one run a cell. They are for orientation, not for comparison digit by digit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,10 +62,13 @@ class Table:
         return "\n".join([*body, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
 
-def main_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Table:
+def main_table(
+    summary: pd.DataFrame, counterparts: dict[str, str], starts: Mapping[str, Mapping[str, float]] | None = None
+) -> Table:
     """Peak, final-5, nAUC and speedups, a row a (setting, method), means over seeds, beside what the paper reports.
 
-    `counterparts`: setting -> the paper's setting that stands beside it.
+    `counterparts`: setting -> the paper's setting that stands beside it; `starts`: setting -> SettingSpec.reported of
+    that one.
     """
     paper = reported("main_results").set_index(["setting", "method"])
     rows: list[list[str]] = []
@@ -73,12 +76,16 @@ def main_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Table:
     for setting, method, runs in _cells(summary):
         gains = {name: _gain(runs, name) for name in SPEEDUPS}
         facts = _reported(paper, counterparts.get(setting, setting), method)
+        start, teacher = (
+            (starts or {}).get(setting, {}).get(f"{who}_success") for who in ("student_initial", "teacher")
+        )
         n: dict[str, Any] = (
             {"setting": setting, "method": method, "seeds": len(runs)}
             | {name: runs[name].mean() for name in ("start", "peak", "final5_mean", "final5_std", "nauc", "target")}
             | {f"speedup_{name}": gain.value for name, gain in gains.items()}
             | {f"bound_{name}": gain.bound for name, gain in gains.items()}
             | {"reached": _reached(runs), "diverged": int((runs["status"] != "done").sum())}
+            | {"reported_start": start, "reported_teacher": teacher}
             | {f"reported_{name}": facts.get(name) for name in paper.columns}
         )
         numbers.append(n)
@@ -87,16 +94,19 @@ def main_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Table:
             setting, label(method) + mark, str(n["seeds"]), _percent(n["start"]), _percent(n["peak"]),
             _mean_std(100 * n["final5_mean"], 100 * n["final5_std"]), _percent(n["nauc"]), _percent(n["target"], 0),
             *(_times(gains[name]) for name in SPEEDUPS), _fraction(runs),
-            _number(facts.get("peak")), _mean_std(facts.get("final5_mean"), facts.get("final5_std")),
+            _number(start), _number(teacher), _number(facts.get("peak")),
+            _mean_std(facts.get("final5_mean"), facts.get("final5_std")),
             _number(facts.get("token_speedup"), 2, "×"), _number(facts.get("gpu_speedup"), 2, "×"),
         ])  # fmt: skip
     header = ["Setting", "Method", "Seeds", "Start", "Peak", "Final-5", "nAUC", "Target", *SPEEDUPS.values(), "Reached"]
-    header += ["Peak (reported)", "Final-5 (reported)", "Token speedup (reported)", "GPU speedup (reported)"]
+    header += ["Start (reported)", "Teacher (reported)", "Peak (reported)", "Final-5 (reported)"]
+    header += ["Token speedup (reported)", "GPU speedup (reported)"]
     notes = [
         "Success in percent. Final-5: mean ± standard deviation of the last five evaluations, averaged over seeds. "
-        "Speedup: baseline's cost over the method's, through the first evaluation at the target; < and > are bounds "
-        f"where one side never got there, {DASH} where nothing can be said. Reached: seeds at the target.",
-        "Reported: arXiv 2609.34838, at its own scale; one run a cell.",
+        "Speedup: baseline's cost over the method's, through the first evaluation at the target, geometric mean over "
+        "seeds; < where some seed of the method never got there and counts with the bound of its whole cost, > where "
+        f"one of the baseline did not, {DASH} where nothing can be said. Reached: seeds at the target.",
+        "Reported: arXiv 2609.34838, at its own scale; one run a cell. Teacher: its success there; ours is not logged.",
     ]
     if any(n["diverged"] for n in numbers):
         notes.append("† Holds diverged runs, which count as success 0 after their last evaluation in nAUC.")
@@ -104,36 +114,48 @@ def main_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Table:
 
 
 def aggregate_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Table:
-    """Over settings, a row a method: geometric-mean speedups, reach rate, IQM of final-5, chance of improvement."""
+    """Over settings, a row a method: geometric-mean speedups, reach rate, IQM of final-5, chance of improvement.
+
+    Each method over the settings that have it and its baseline; how many entered stands beside.
+    """
     paper = reported("main_results")
     paper = paper[paper["setting"].isin([counterparts.get(s, s) for s in summary["setting"].unique()])]
-    scores, methods, baseline = _paired(summary)
-    stats = _intervals(scores, methods, baseline) if methods else {}
+    baseline, total = str(summary["baseline"].iloc[0]), summary["setting"].nunique()
+    with_baseline = summary.loc[summary["method"] == baseline, "setting"].unique()
     rows, numbers = [], []
     for method in ordered(summary["method"]):
-        runs = summary[summary["method"] == method]
-        by_setting = [part for _, part in runs.groupby("setting")]
-        gains = {name: [_gain(part, name).exact for part in by_setting] for name in SPEEDUPS}
+        runs = summary[(summary["method"] == method) & summary["setting"].isin(with_baseline)]
+        gains = {name: [_gain(part, name) for _, part in runs.groupby("setting")] for name in SPEEDUPS}
+        known = {name: [gain for gain in gains[name] if gain.value is not None] for name in SPEEDUPS}
+        means = {name: metrics.combine(known[name]) for name in SPEEDUPS}
         facts = paper[paper["method"] == method]
         theirs = {c: metrics.geometric_mean(facts[c].dropna()) for c in ("token_speedup", "gpu_speedup")}
-        means = {name: metrics.geometric_mean(values) for name, values in gains.items()}
-        exact = sum(value is not None for value in gains["trained_tokens"])
-        ours = {"method": method, "settings": len(by_setting), "exact_settings": exact, "reached": _reached(runs)}
-        numbers.append(ours | means | stats.get(method, {}) | {f"reported_{k}": v for k, v in theirs.items()})
-        stat = stats.get(method, {})
+        scores = _paired(runs, summary, baseline)
+        stat = _intervals(scores, method, baseline) if scores else {}
+        settings, at_target = len(scores), len(known["trained_tokens"])
+        numbers.append(
+            {"method": method, "settings": settings, "speedup_settings": at_target, "all_settings": total}
+            | {f"speedup_{name}": mean.value for name, mean in means.items()}
+            | {f"bound_{name}": mean.bound for name, mean in means.items()}
+            | {"reached": _reached(runs), **stat, **{f"reported_{k}": v for k, v in theirs.items()}}
+        )
         rows.append([
-            label(method), f"{exact}/{len(by_setting)}", *(_number(means[name], 2, "×") for name in SPEEDUPS),
-            _fraction(runs), _interval(stat, "iqm", 100, 1), _interval(stat, "better", 1, 2),
+            label(method), f"{at_target}/{total}", *(_times(means[name]) for name in SPEEDUPS), _rate(runs),
+            f"{settings}/{total}", _interval(stat, "iqm", 100, 1), _interval(stat, "better", 1, 2),
             *(_number(theirs[name], 2, "×") for name in theirs),
         ])  # fmt: skip
-    header = ["Method", "Settings", *(f"{name}, geometric mean" for name in SPEEDUPS.values()), "Reached"]
-    header += ["Final-5, IQM", "P(better than baseline)", "Token speedup (reported)", "GPU speedup (reported)"]
-    notes = [
-        "Settings: those with an exact speedup, of all. Brackets: 95 % bootstrap interval over seeds, paired across "
-        "methods and stratified by setting; without brackets there is one seed a setting, and nothing is known about "
-        "seeds.",
-    ]
-    return Table("Over settings", header, rows, pd.DataFrame(numbers), notes)
+    header = ["Method", "Settings at target", *(f"{name}, geometric mean" for name in SPEEDUPS.values()), "Reach rate"]
+    header += ["Settings", "Final-5, IQM", "P(better than baseline)"]
+    header += ["Token speedup (reported)", "GPU speedup (reported)"]
+    return Table("Over settings", header, rows, pd.DataFrame(numbers), [_AGGREGATE_NOTE])
+
+
+_AGGREGATE_NOTE = (
+    "Settings: those that have the method and its baseline, of all; at target: those of them whose speedup is known or "
+    f"bounded, which enter the geometric mean; a bound among them makes it a bound (<, >), bounds of both kinds leave "
+    f"{DASH}. Brackets: 95 % bootstrap interval over seeds, paired with the baseline's and stratified by setting; "
+    "without brackets there is one seed a setting, and nothing is known about seeds."
+)
 
 
 def diagnostics_table(diagnostics: pd.DataFrame, counterparts: dict[str, str]) -> Table:
@@ -183,53 +205,55 @@ def _reported(paper: pd.DataFrame, setting: str, method: str) -> dict[str, float
 
 
 def _gain(runs: pd.DataFrame, resource: str) -> metrics.Speedup:
-    """Geometric mean over seeds of exact speedups; only where no seed has one, the mean of their bounds."""
-    values = runs[f"speedup_{resource}"]
+    """One cell's speedup over its seeds."""
+    values = runs[f"speedup_{resource}"].astype(float)
     bounds = runs[f"bound_{resource}"].astype("string").fillna("")
-    for bound in ("", "<", ">"):
-        mean = metrics.geometric_mean(values[(bounds == bound) & values.notna()])
-        if mean is not None:
-            return metrics.Speedup(mean, bound)
-    return metrics.Speedup(None)
+    pairs = zip(values, bounds, strict=True)
+    return metrics.combine(metrics.Speedup(None if math.isnan(value) else value, bound) for value, bound in pairs)
+
+
+def _reach(runs: pd.DataFrame) -> list[bool]:
+    return [bool(reached) for reached in runs["reached"].dropna()]
 
 
 def _reached(runs: pd.DataFrame) -> float:
-    known = runs["reached"].dropna()
-    return float(known.astype(bool).mean()) if len(known) else math.nan
+    return metrics.reach_rate(_reach(runs))
 
 
 def _fraction(runs: pd.DataFrame) -> str:
-    known = runs["reached"].dropna().astype(bool)
-    return f"{int(known.sum())}/{len(known)}" if len(known) else DASH
+    known = _reach(runs)
+    return f"{sum(known)}/{len(known)}" if known else DASH
 
 
-def _paired(summary: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[str], str]:
-    """(seeds, methods) final-5 by setting, over the methods and seeds that every method of the setting has."""
-    baseline = str(summary["baseline"].iloc[0])
-    methods = [m for m in ordered(summary["method"])]
+def _rate(runs: pd.DataFrame) -> str:
+    return f"{100 * _reached(runs):.0f} % ({_fraction(runs)})" if _reach(runs) else DASH
+
+
+def _paired(runs: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> dict[str, np.ndarray]:
+    """Setting -> (seeds, 2) final-5 of baseline and method, over the seeds that both have."""
+    base = summary[summary["method"] == baseline].set_index(["setting", "seed"])["final5_mean"]
     scores = {}
-    for setting, part in summary.groupby("setting", sort=False):
-        wide = part.pivot(index="seed", columns="method", values="final5_mean").reindex(columns=methods).dropna()
+    for setting, part in runs.groupby("setting", sort=False):
+        mine = part.set_index(["setting", "seed"])["final5_mean"]
+        wide = pd.concat([base, mine], axis=1, join="inner").dropna()
         if len(wide):
             scores[str(setting)] = wide.to_numpy()
-    return scores, methods if scores else [], baseline
+    return scores
 
 
-def _intervals(scores: dict[str, np.ndarray], methods: list[str], baseline: str) -> dict[str, dict[str, float]]:
+def _intervals(scores: dict[str, np.ndarray], method: str, baseline: str) -> dict[str, float]:
+    """IQM of the method, and its chance of improvement on the baseline, with intervals where there are seeds."""
     several = max(len(array) for array in scores.values()) > 1
     statistics = {"iqm": iqm_by_method}
-    if baseline in methods:
-        at = methods.index(baseline)
-        statistics["better"] = lambda arrays: improvement_probability(arrays, at)
-    out: dict[str, dict[str, float]] = {method: {} for method in methods}
+    if method != baseline:
+        statistics["better"] = improvement_probability
+    out: dict[str, float] = {}
     for name, statistic in statistics.items():
+        # the same stream for every method: those with the same seeds are resampled alike
         point, low, high = paired_bootstrap(scores, statistic, rng("report", "bootstrap", name))
-        for j, method in enumerate(methods):
-            if name == "better" and method == baseline:
-                continue
-            out[method] |= {name: float(point[j])}
-            if several:
-                out[method] |= {f"{name}_low": float(low[j]), f"{name}_high": float(high[j])}
+        out[name] = float(point[1])
+        if several:
+            out |= {f"{name}_low": float(low[1]), f"{name}_high": float(high[1])}
     return out
 
 

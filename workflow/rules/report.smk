@@ -1,4 +1,5 @@
-# Run logs -> CSVs -> tables and figures -> one page. Tables and figures read the CSVs alone.
+# Run logs -> CSVs -> tables and figures -> one page. Only the suite's own cells enter; tables and figures read the CSVs
+# alone.
 
 
 rule collect:
@@ -13,9 +14,11 @@ rule collect:
     threads: 1
     params:
         results=above(0),
+        suite=str(SUITE_FILE),
         baseline=config.get("baseline", "vanilla"),
     shell:
-        "python -m divopd.cli report {params.results} --stage collect --baseline {params.baseline} 2>&1 | tee {log}"
+        "python -m divopd.cli report {params.results} --stage collect --suite {params.suite}"
+        " --baseline {params.baseline} 2>&1 | tee {log}"
 
 
 rule tables:

@@ -1,0 +1,127 @@
+"""Which runs there are, and which of them may stand side by side.
+
+Runs of one setting must have been made alike but for what a method is: a difference in panel, checkpoints, a method's
+rule file or a section of the configuration stops the report unless it is allowed by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from divopd import runlog
+from divopd.config import RunConfig
+
+# sections of a RunConfig; "student" and "teacher" are also hashes, like "panel" and "rule_file"
+SECTIONS = ("train", "pipeline", "env", "prompt", "evaluation", "rollout_temperature", "student", "teacher")
+MIXABLE = ("panel", "rule_file", *SECTIONS)
+
+
+class MixedRunsError(RuntimeError):
+    """Runs that cannot be compared; names the kind, two of the runs, and how to allow it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run, read whole."""
+
+    path: Path
+    config: RunConfig
+    meta: dict[str, Any]
+    status: dict[str, Any]
+    turns: pd.DataFrame
+    updates: pd.DataFrame
+    evals: pd.DataFrame
+
+    @property
+    def key(self) -> dict[str, Any]:
+        c = self.config
+        return {"suite": c.suite, "setting": c.setting, "env": c.env.name, "method": c.method.name, "seed": c.seed}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Schema, source commit and the first 12 digits of each hash."""
+        hashes = {name: (value or "")[:12] for name, value in self.meta["identity"].items()}
+        git = self.meta["git"]
+        commit = f"{(git['commit'] or '')[:12]}{'+changes' if git['dirty'] else ''}"
+        return {"schema": self.meta["schema"], "git": commit, **{f"hash_{name}": h for name, h in hashes.items()}}
+
+
+def find_runs(root: Path, cells: Iterable[RunConfig] | None = None) -> tuple[list[Path], dict[Path, str]]:
+    """Folders under `root` that hold a trained and evaluated run, sorted; the others, each with what it lacks.
+
+    With the `cells` of a suite (`root` is that suite's folder) only runs of these cells, configured as they are now,
+    count.
+    """
+    wanted = None if cells is None else {root.joinpath(*cell.run_dir("").parts[1:]): cell for cell in cells}
+    folders = {path.parent for path in root.rglob("seed*/config.yaml")} | set(wanted or ())
+    done, left_out = [], {}
+    for folder in sorted(folders):
+        if lacks := _lacks(folder, wanted):
+            left_out[folder] = lacks
+        else:
+            done.append(folder)
+    return done, left_out
+
+
+def _lacks(folder: Path, wanted: Mapping[Path, RunConfig] | None) -> str:
+    """Why a folder's run cannot enter a report; "" if it can."""
+    if wanted is not None and folder not in wanted:
+        return "not a cell of the suite"
+    if not (folder / "status.json").exists():
+        return "not finished"
+    if not (folder / "evaluated.json").exists():
+        return "not evaluated, run `divopd evaluate` on it"
+    if wanted is not None and runlog.read_config(folder) != wanted[folder]:
+        return "configured otherwise than the suite says now, train it again"
+    return ""
+
+
+def load_run(folder: Path) -> Run:
+    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and without evals."""
+    meta, status = runlog.read_json(folder, "meta.json"), runlog.read_json(folder, "status.json")
+    tables = {name: runlog.read_table(folder, name).to_pandas() for name in runlog.SCHEMAS}
+    if tables["evals"].empty:
+        raise runlog.RunLogError(f"{folder / 'evals.parquet'} is empty; run `divopd evaluate {folder}`")
+    return Run(folder, runlog.read_config(folder), meta, status, **tables)
+
+
+def check_comparable(runs: Sequence[Run], allow: Collection[str] = (), by_method: Collection[str] = ()) -> None:
+    """Raise MixedRunsError where runs of one setting differ in a hash or in how they were made.
+
+    `allow`: what may differ. `by_method`: sections that the suite sets for single methods, which make a method what it
+    is; they are compared between seeds alone.
+    """
+    for name in allow:
+        if name not in MIXABLE:
+            raise MixedRunsError(f"cannot allow {name!r} to differ; one of {', '.join(MIXABLE)}")
+    for kind in MIXABLE:
+        # rules are compared within a method, panels within an environment, the rest within a setting
+        scope: tuple[str, ...] = {"rule_file": ("method",), "panel": ("env",)}.get(kind, ("setting",))
+        if kind in by_method:
+            scope = ("setting", "method")
+        seen: dict[tuple[Any, ...], tuple[dict[str, Any], Run]] = {}
+        for run in runs:
+            value = _made_with(run, kind)
+            first, other = seen.setdefault(tuple(run.key[name] for name in scope), (value, run))
+            if first != value and kind not in allow:
+                keys = [f"{key} {first.get(key)} / {value.get(key)}" for key in value if first.get(key) != value[key]]
+                raise MixedRunsError(
+                    f"{other.path} and {run.path} differ in {kind} ({', '.join(keys)}): "
+                    f"rerun one, or pass --allow {kind} to mix them"
+                )
+
+
+def _made_with(run: Run, kind: str) -> dict[str, Any]:
+    """What is compared under a name of MIXABLE, by key. Where a checkpoint or a cache lies makes no difference."""
+    digest = {"hash": (run.meta["identity"].get(kind) or "none")[:12]}
+    if kind not in SECTIONS:
+        return digest
+    section = getattr(run.config, kind)
+    if kind in ("student", "teacher"):
+        return digest | section.model_dump(exclude={"path"})
+    return section.model_dump(exclude={"cache_dir"}) if hasattr(section, "model_dump") else {"value": section}
