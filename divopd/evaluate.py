@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from . import runlog
 from .config import RunConfig
 from .envs.registry import eval_tasks, make_envs
+from .policies.base import PolicyError
 from .policies.hf import HFPolicy, load_model, load_tokenizer
 from .prompts import Renderer, make_style
 from .rollout import PlaySettings, play
@@ -70,34 +72,53 @@ def episode_rows(rollouts: list[Rollout], version: int, explorer_step: int, time
 
 
 def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep: bool = False) -> None:
-    """Evaluate every saved checkpoint of a run that has no episodes in its log yet.
+    """Evaluate every saved version of a run that has no episodes in its log yet.
 
-    A checkpoint is removed once its episodes are on disk, except the last (`keep`: none is). Raises `RunLogError` where
-    there is neither a checkpoint nor a finished evaluation.
+    Two checkpoints of one version hold the same weights: the first counts. A checkpoint is removed once its version's
+    episodes are on disk, except the last version's (`keep`: none is). Raises `RunLogError` where there is neither a
+    checkpoint nor a finished evaluation.
     """
-    from safetensors import safe_open
-
     config = read_config(run_dir)
+    runlog.require_same(run_dir, config, f"restore what the run was made with, or delete {run_dir} and run it again")
     log = RunLog.open(run_dir, config)
     done = set(log.table("evals").column("version").to_pylist())
     files = sorted((run_dir / "checkpoints").glob("v*.safetensors"))
     if not files and not done:
         raise RunLogError(f"{run_dir} has no checkpoints: run `divopd train` for this cell first")
-    todo = [path for path in files if int(path.name[1:6]) not in done]
-    evaluator = Evaluator(config) if todo else None
+    firsts: dict[int, Path] = {}
+    for path in files:
+        firsts.setdefault(_version(path), path)
+    evaluator = Evaluator(config) if firsts.keys() - done else None
     for number, path in enumerate(files):
-        if evaluator and path in todo:
-            with safe_open(path, framework="pt") as handle:
-                facts = handle.metadata()
-                evaluator.policy.load_weights({name: handle.get_tensor(name) for name in handle.keys()})  # noqa: SIM118
-            version = int(facts["version"])
-            rollouts = evaluator.run(version)
-            log.add("evals", episode_rows(rollouts, version, int(facts["explorer_step"]), float(facts["time"])))
-            for stage, seconds in evaluator.watch.seconds.items():
-                log.add_seconds("evaluation", seconds)
-                evaluator.watch.seconds[stage] = 0.0
-            log.flush()
-            success = sum(rollout.success for rollout in rollouts) / len(rollouts)
+        version = _version(path)
+        if evaluator and version not in done:
+            success = _evaluate(evaluator, path, log)
+            done.add(version)
             progress(number + 1, len(files), f"version {version}: success {success:.1%}")
-        if not keep and path is not files[-1]:
+        if not keep and path != firsts[max(firsts)]:
             path.unlink()
+
+
+def _version(path: Path) -> int:
+    return int(path.name[1:6])
+
+
+def _evaluate(evaluator: Evaluator, path: Path, log: RunLog) -> float:
+    """Play the panel with one checkpoint and put its episodes on disk; the success rate."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as handle:
+            facts = handle.metadata()
+            evaluator.policy.load_weights({name: handle.get_tensor(name) for name in handle.keys()})  # noqa: SIM118
+    except (SafetensorError, PolicyError) as error:
+        mend = f"delete {log.run_dir} and run this cell again, or delete the file to do without its version"
+        raise RunLogError(f"{path} is damaged ({error}); {mend}") from error
+    version = int(facts["version"])
+    rollouts = evaluator.run(version)
+    log.add("evals", episode_rows(rollouts, version, int(facts["explorer_step"]), float(facts["time"])))
+    for stage, seconds in evaluator.watch.seconds.items():
+        log.add_seconds("evaluation", seconds)
+        evaluator.watch.seconds[stage] = 0.0
+    log.flush()
+    return sum(rollout.success for rollout in rollouts) / len(rollouts)

@@ -23,7 +23,7 @@ from divopd.types import Turn
 
 
 class DivergedError(RuntimeError):
-    """The loss or its gradient is not finite. Raised before the step: the weights are the last version's."""
+    """The loss, its gradient or the weights after the step are not finite."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ class Learner:
         """One step on this batch, from `version` (default: one after the last) to `version` + 1.
 
         Student log-probs are recomputed in the pass that trains (r = 1). Raises ValueError for an empty batch and
-        DivergedError, before the step, for a loss or gradient that is not finite.
+        DivergedError where a loss or gradient, before the step, or a weight, after it, is not finite.
 
         Returns: `loss`; `objective`, the paper's reported value; `kl_per_token`, mean student - teacher log-prob (nats)
         under the weights before the step; `drift`, mean |recomputed - cached| student log-prob; `grad_norm` before
@@ -199,6 +199,8 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             raise DivergedError(f"update {version}: loss {loss:g}, gradient norm {norm:g}; the step was not taken")
         self.optimizer.step()
+        if not all(bool(parameter.isfinite().all()) for parameter in self.parameters):
+            raise DivergedError(f"update {version}: weights are not finite after the step; lower train.learning_rate")
         return norm
 
     def _tensor(self, array: np.ndarray) -> Tensor:

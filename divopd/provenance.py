@@ -23,7 +23,13 @@ WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 
 def file_hash(path: str | Path) -> str:
-    """SHA-256 of one file, in hex."""
+    """SHA-256 of one file, in hex. A file that has not changed since is not read again."""
+    stat = Path(path).stat()
+    return _file_hash(str(Path(path).resolve()), stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=256)
+def _file_hash(path: str, mtime_ns: int, size: int) -> str:
     with Path(path).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

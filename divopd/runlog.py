@@ -6,14 +6,13 @@
     status.json       written last by the trainer: {"status": "done" | "diverged", ...}
     evaluated.json    written last of all: every checkpoint has its episodes in evals.parquet
 
-Only timings.json depends on real clocks: the other files are the same bytes for the same run. Files are written whole,
-beside their place, and renamed, so that a kill leaves the previous state.
+Only timings.json depends on real clocks: the other files are the same bytes for the same run. While the run is under
+way there is also resume/state.pt, without which a run that has no status.json starts over.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,43 +26,31 @@ import yaml
 from pydantic import ValidationError
 
 from divopd.config import RunConfig
+from divopd.files import RunLogError, atomic_write
 from divopd.provenance import identity, run_meta
 from divopd.schema import SCHEMA_VERSION, SCHEMAS, turn_row
 
 __all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
 
 STATUSES = ("done", "diverged")
-STAGES = ("rollout", "teacher", "learner", "evaluation", "environment", "clock")
-_FILES = (
+STAGES = ("startup", "rollout", "teacher", "learner", "evaluation", "environment", "clock")
+# in the order in which `clear` removes them: a run that is half removed is neither over nor resumable, and its
+# meta.json still says whose it was
+_OWN = (
+    "status.json",
+    "resume",
+    "evaluated.json",
+    "checkpoints",
+    *(f"{name}.parquet" for name in SCHEMAS),
+    "timings.json",
     "config.yaml",
     "meta.json",
-    "timings.json",
-    "status.json",
-    "evaluated.json",
-    *(f"{name}.parquet" for name in SCHEMAS),
 )
-_FOLDERS = ("checkpoints", "resume")
-
-
-class RunLogError(RuntimeError):
-    """A run log cannot be read or written; the message names the file and the mend."""
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all: to a file beside, to the disk, then renamed."""
-    beside = path.with_name(f".{path.name}.tmp")
-    try:
-        with beside.open("wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise RunLogError(f"cannot write {path}: {error.strerror}; choose another --out or free the disk") from error
+START_OVER = "pass --replace or choose another --out"
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    _write(path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+    atomic_write(path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
 class RunLog:
@@ -80,15 +67,14 @@ class RunLog:
     def open(cls, run_dir: str | Path, config: RunConfig) -> RunLog:
         """Start a run's log, or take up the one that is there. Raises RunLogError if that belongs to another run."""
         folder = Path(run_dir)
-        if stale := mismatch(folder, config):
-            raise RunLogError(f"{folder} holds another run ({stale}); pass --replace or choose another --out")
+        require_same(folder, config)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunLogError(f"cannot create {folder}: {error.strerror}; choose another --out") from error
-        if not (folder / "meta.json").exists():
+        if not ((folder / "meta.json").exists() and (folder / "config.yaml").exists()):
             text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-            _write(folder / "config.yaml", text.encode())
+            atomic_write(folder / "config.yaml", text.encode())
             _write_json(folder / "meta.json", {"schema": SCHEMA_VERSION, **run_meta(config)})
         tables = {
             name: read_table(folder, name) if (folder / f"{name}.parquet").exists() else schema.empty_table()
@@ -115,7 +101,8 @@ class RunLog:
         for name, keep in counts.items():
             table = self._merged(name)
             if table.num_rows < keep:
-                raise RunLogError(f"{self.run_dir / name}.parquet lost rows ({table.num_rows} of {keep}); --replace it")
+                lost = f"{self.run_dir / name}.parquet lost rows ({table.num_rows} of {keep})"
+                raise RunLogError(f"{lost}; delete {self.run_dir / 'resume'} and run this cell again from its start")
             if table.num_rows > keep:
                 self._tables[name], self._dirty[name] = table.slice(0, keep), True
 
@@ -143,7 +130,7 @@ class RunLog:
             if self._dirty[name] or not (self.run_dir / f"{name}.parquet").exists():
                 sink = pa.BufferOutputStream()
                 pq.write_table(self._merged(name), sink, compression="zstd", row_group_size=1 << 20)
-                _write(self.run_dir / f"{name}.parquet", sink.getvalue().to_pybytes())
+                atomic_write(self.run_dir / f"{name}.parquet", sink.getvalue().to_pybytes())
                 self._dirty[name] = False
         _write_json(self.run_dir / "timings.json", {stage: round(value, 6) for stage, value in self._seconds.items()})
 
@@ -167,18 +154,33 @@ def mismatch(run_dir: Path, config: RunConfig) -> str | None:
     """Why the log in this folder is not a log of this run ("rule_file differs"); None if it is, or if there is none."""
     if not (run_dir / "meta.json").exists():
         return None
-    meta = read_json(run_dir, "meta.json")
+    meta = _json(run_dir, "meta.json")
+    if meta.get("schema") != SCHEMA_VERSION:
+        return "schema differs"
     found, wanted = meta.get("identity", {}), identity(config)
     changed = [key for key, value in wanted.items() if found.get(key) != value]
     return f"{', '.join(changed)} differs" if changed else None
 
 
+def require_same(run_dir: Path, config: RunConfig, mend: str = START_OVER) -> None:
+    """Raise RunLogError where the folder holds another run; `mend` is what its reader can do."""
+    if stale := mismatch(run_dir, config):
+        raise RunLogError(f"{run_dir} holds another run ({stale}); {mend}")
+
+
 def clear(run_dir: Path) -> None:
-    """Remove a run's own files and folders, and nothing else."""
-    for name in _FILES:
-        (run_dir / name).unlink(missing_ok=True)
-    for name in _FOLDERS:
-        shutil.rmtree(run_dir / name, ignore_errors=True)
+    """Remove a run's own files and folders, and nothing else. Killed within, it leaves a run that starts over."""
+    for name in _OWN:
+        remove(run_dir / name)
+        remove(run_dir / f".{name}.tmp")
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def mark_evaluated(run_dir: Path) -> None:
@@ -189,6 +191,14 @@ def mark_evaluated(run_dir: Path) -> None:
 
 def read_json(run_dir: Path, name: str) -> dict[str, Any]:
     """meta.json, timings.json or status.json. Raises RunLogError if missing, broken or of another schema version."""
+    content, found = _json(run_dir, name), run_dir / name
+    if name != "timings.json" and content.get("schema") != SCHEMA_VERSION:
+        other = f"{found} has schema {content.get('schema')}, this code reads {SCHEMA_VERSION}"
+        raise RunLogError(f"{other}; delete {run_dir} and run this cell again")
+    return content
+
+
+def _json(run_dir: Path, name: str) -> dict[str, Any]:
     path = run_dir / name
     try:
         content = json.loads(path.read_text())
@@ -198,8 +208,6 @@ def read_json(run_dir: Path, name: str) -> dict[str, Any]:
         raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again") from error
     if not isinstance(content, dict):
         raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again")
-    if name != "timings.json" and content.get("schema") != SCHEMA_VERSION:
-        raise RunLogError(f"{path} has schema {content.get('schema')}, this code reads {SCHEMA_VERSION}; run it again")
     return content
 
 
@@ -211,7 +219,9 @@ def read_config(run_dir: Path) -> RunConfig:
     except FileNotFoundError as error:
         raise RunLogError(f"{path} is missing; run `divopd train` for this cell again") from error
     except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise RunLogError(f"{path} is corrupt or of another version; run this cell again with --replace") from error
+        raise RunLogError(
+            f"{path} is corrupt or of another version; delete {run_dir} and run this cell again"
+        ) from error
 
 
 def read_table(run_dir: Path, name: str) -> pa.Table:
@@ -225,7 +235,8 @@ def read_table(run_dir: Path, name: str) -> pa.Table:
         raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again") from error
     version = (table.schema.metadata or {}).get(b"divopd_schema", b"none").decode()
     if version != str(SCHEMA_VERSION) or not table.schema.equals(SCHEMAS[name]):
-        raise RunLogError(f"{path} has schema {version}, this code reads {SCHEMA_VERSION}; run this cell again")
+        other = f"{path} has schema {version}, this code reads {SCHEMA_VERSION}"
+        raise RunLogError(f"{other}; delete {run_dir} and run this cell again")
     return table
 
 

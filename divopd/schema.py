@@ -37,7 +37,8 @@ TURNS = _schema("turns", {
 UPDATES = _schema("updates", {
     "update": I, "time_start": F, "time_end": F, "read_wait": F, "learner_seconds": F,
     "explorer_seconds": F, "teacher_seconds": F,  # both cum
-    "loss": F, "objective": F, "kl_per_token": F, "drift": F, "grad_norm": F, "rows": I, "rollouts": I, "effective_rollouts": F,
+    "loss": F, "objective": F, "kl_per_token": F, "drift": F, "grad_norm": F,
+    "rows": I, "rollouts": I, "effective_rollouts": F,
     "top_rollout_token_share": F, "turns_per_rollout": F, "dead_row_share": F, "mean_age": F, "max_age": I,
     "row_tokens": I, "response_tokens": I, "valid_tokens": I, "computed_tokens": I,
     "arrived_turns": I, "stale_rows": I,  # both cum

@@ -143,7 +143,11 @@ def checked_select(rule: Rule, pool: Candidates, budget: int, seed: int) -> np.n
         raise broken(f"select() failed with {type(error).__name__}: {error}") from error
     if raw.ndim != 1:
         raise broken(f"returned an array of shape {raw.shape} where a 1-d array of row indices is due")
+    due = min(budget, len(pool))
+    short = f"returned {raw.size} of {due} rows: batches are full, so put what you like least last"
     if raw.size == 0:
+        if due > 0:
+            raise broken(short)
         return np.empty(0, dtype=np.int64)
     if not np.issubdtype(raw.dtype, np.integer):
         raise broken(f"returned {raw.dtype} values where integer row indices are due")
@@ -155,6 +159,8 @@ def checked_select(rule: Rule, pool: Candidates, budget: int, seed: int) -> np.n
     values, counts = np.unique(raw, return_counts=True)
     if len(values) < raw.size:
         raise broken(f"returned row {int(values[counts.argmax()])} {int(counts.max())} times")
+    if raw.size < due:
+        raise broken(short)
     return raw.astype(np.int64)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,13 +9,16 @@ from typing import Any
 
 import torch
 
+from . import runlog
 from .config import RunConfig
 from .envs.registry import make_envs, train_tasks
+from .files import RunLogError, atomic_write
 from .learner import DivergedError, Learner
 from .pipeline.virtual import Task, VirtualPipeline, Workers
 from .policies.base import PolicyError
-from .policies.hf import HFPolicy, load_model, load_tokenizer
+from .policies.hf import HFPolicy, load_model, load_tokenizer, tied_weights
 from .prompts import Renderer, make_style
+from .provenance import identity
 from .rollout import PlaySettings, play, score
 from .runlog import RunLog, turn_row
 from .selection import load_rule
@@ -29,11 +30,26 @@ Progress = Callable[[int, int, str], None]
 
 
 class Trainer:
-    """All parts of one run. `run` returns when the run is over; kill it at any time and a new one goes on."""
+    """All parts of one run. `run` returns when the run is over; kill it at any time and a new one goes on.
+
+    What a folder without a resume point holds of this run is removed: it starts over, evaluations and all.
+    """
 
     def __init__(self, config: RunConfig, run_dir: Path) -> None:
         torch.set_num_threads(config.threads)
         self.config, self.run_dir = config, run_dir
+        self.watch = Stopwatch()
+        with self.watch("startup"):
+            runlog.require_same(run_dir, config)
+            state = self._resume_point()
+            self._build(config)
+            if state is None:
+                runlog.clear(run_dir)
+            self.log = RunLog.open(run_dir, config)
+            if state is not None:
+                self._restore(state)
+
+    def _build(self, config: RunConfig) -> None:
         self.rule = load_rule(config.method.rule, config.method.params)
         tokenizer, teacher_tokenizer = load_tokenizer(config.student), load_tokenizer(config.teacher)
         defined = check_tokenizers(tokenizer, teacher_tokenizer)
@@ -52,10 +68,7 @@ class Trainer:
             config.prompt.max_response_tokens,
             config.rollout_temperature,
         )
-        self.watch = Stopwatch()
-        self.log = RunLog.open(run_dir, config)
         self.pipeline = VirtualPipeline(config, self.rule, train_tasks(config.env))
-        self._restore()
 
     # what the pipeline drives ----------------------------------------------------------------------------------------
 
@@ -76,13 +89,11 @@ class Trainer:
 
         folder = self.run_dir / "checkpoints"
         folder.mkdir(exist_ok=True)
-        path = folder / f"v{version:05d}-e{explorer_step:05d}.safetensors"
-        beside = path.with_suffix(".tmp")
-        tied = self.student.model.config.tie_word_embeddings
-        weights = {k: v for k, v in self.student.model.state_dict().items() if not (tied and k == "lm_head.weight")}
+        tied = tied_weights(self.student.model)
+        weights = {k: v for k, v in self.student.model.state_dict().items() if k not in tied}
         facts = {"version": str(version), "explorer_step": str(explorer_step), "time": repr(time)}
-        save_file(weights, beside, metadata=facts)
-        os.replace(beside, path)
+        path = folder / f"v{version:05d}-e{explorer_step:05d}.safetensors"
+        atomic_write(path, lambda beside: save_file(weights, beside, metadata=facts))
 
     # the run ---------------------------------------------------------------------------------------------------------
 
@@ -90,23 +101,25 @@ class Trainer:
         """Train to the end; the status that was logged, "done" or "diverged"."""
         workers = Workers(self._explore, self._learn, self._publish, self._save)
         updates = self.config.train.updates
-        rows: list[dict[str, Any]] = []
         try:
             while not self.pipeline.finished:
-                self.pipeline.run(workers, rows.append, self.watch)
-                self.log.add("updates", [rows.pop()])
+                self.pipeline.run(workers, lambda row: self.log.add("updates", [row]), self.watch)
                 done = self.pipeline.version
                 if done % self.config.pipeline.save_every == 0 and not self.pipeline.finished:
                     self._snapshot()
                 progress(done, updates, f"{self.pipeline.now:.0f} virtual s")
         except DivergedError as error:
-            self._close_turns()
-            self.log.finish("diverged", reason=str(error), updates=self.pipeline.version)
-            return "diverged"
+            return self._finish("diverged", reason=str(error))
+        return self._finish("done")
+
+    def _finish(self, status: str, **details: Any) -> str:
+        """The one way in which a run ends: every turn that arrived is logged, and no resume point stays."""
+        self.pipeline.pool.finish(self.pipeline.version)
         self._close_turns()
         self._charge()
-        self.log.finish("done", updates=updates, virtual_seconds=self.pipeline.now)
-        return "done"
+        self.log.finish(status, updates=self.pipeline.version, virtual_seconds=self.pipeline.now, **details)
+        runlog.remove(self.run_dir / "resume")
+        return status
 
     def _close_turns(self) -> None:
         task_of = self.pipeline.task_of
@@ -130,22 +143,34 @@ class Trainer:
                 "learner": self.learner.state_dict(),
                 "published": self.student.model.state_dict(),
                 "log": self.log.counts(),
+                "checkpoints": [path.name for path in (self.run_dir / "checkpoints").glob("*")],
+                "identity": identity(self.config),
             }
-            buffer = io.BytesIO()
-            torch.save(state, buffer)
             folder = self.run_dir / "resume"
             folder.mkdir(exist_ok=True)
-            (folder / "state.tmp").write_bytes(buffer.getvalue())
-            os.replace(folder / "state.tmp", folder / "state.pt")
+            atomic_write(folder / "state.pt", lambda beside: torch.save(state, beside))
 
-    def _restore(self) -> None:
+    def _resume_point(self) -> dict[str, Any] | None:
+        """The state that the last snapshot kept; None where there is none of this very run."""
         path = self.run_dir / "resume" / "state.pt"
         if not path.exists():
-            self.log.truncate({"turns": 0, "updates": 0})
-            return
-        # our own file: it holds Python objects besides tensors
-        state = torch.load(path, weights_only=False)
-        self.pipeline = pickle.loads(state["pipeline"])
+            return None
+        try:
+            # our own file: it holds Python objects besides tensors
+            state: dict[str, Any] = torch.load(path, weights_only=False)
+            if state.get("identity") != identity(self.config):
+                return None
+            state["pipeline"] = pickle.loads(state["pipeline"])
+        except Exception as error:  # unpickling can raise anything
+            # not started over by itself: hours of work may hang on this file
+            raise RunLogError(f"{path} is corrupt; delete it and run this cell again from its start") from error
+        return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        for path in (self.run_dir / "checkpoints").glob("*"):
+            if path.name not in state["checkpoints"]:  # later than the resume point: it is about to be made again
+                path.unlink()
+        self.pipeline = state["pipeline"]
         self.learner.load_state_dict(state["learner"])
         self.student.load_weights(state["published"])
         self.log.truncate({name: state["log"][name] for name in ("turns", "updates")})
@@ -166,8 +191,8 @@ def check_tokenizers(student: Any, teacher: Any) -> int:
 
 def train(config: RunConfig, run_dir: Path, progress: Progress) -> str:
     """Run one cell into `run_dir`, from its last resume point if there is one; "done" or "diverged"."""
+    runlog.require_same(run_dir, config)
     if (run_dir / "status.json").exists():
-        import json
-
-        return str(json.loads((run_dir / "status.json").read_text())["status"])
+        runlog.remove(run_dir / "resume")  # killed between the two
+        return str(runlog.read_json(run_dir, "status.json")["status"])
     return Trainer(config, run_dir).run(progress)

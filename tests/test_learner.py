@@ -201,6 +201,12 @@ def test_divergence_is_one_line_and_takes_no_step(base_model: Any) -> None:
     assert one.version == 0 and all(torch.equal(a, b) for a, b in zip(before, one.parameters, strict=True))
 
 
+def test_a_step_to_weights_that_are_not_finite_is_divergence(base_model: Any) -> None:
+    one = learner(base_model, learning_rate=1e30, weight_decay=1e30)
+    with pytest.raises(DivergedError, match=r"^update 0: weights are not finite after the step"):
+        one.update(rollout(0, 2))
+
+
 def test_bf16_computes_nearly_the_same(base_model: Any) -> None:
     exact = learner(base_model).update(BATCH)
     rough = Learner(copy.deepcopy(base_model), TrainConfig(), bf16=True).update(BATCH)

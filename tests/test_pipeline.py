@@ -9,7 +9,7 @@ import pytest
 
 from divopd.config import RunConfig
 from divopd.pipeline.clock import CostModel
-from divopd.pipeline.virtual import VirtualPipeline, Workers
+from divopd.pipeline.virtual import StarvedError, VirtualPipeline, Workers
 from divopd.selection import RuleError, load_rule
 from divopd.timing import Stopwatch
 from divopd.types import Rollout, Turn
@@ -148,12 +148,35 @@ def test_evaluation_by_explorer_steps():
     assert recorder.saved == [(0, 0, 0.0), (2, 2, 20.0), (3, 4, 33.0)]
 
 
-def test_a_rule_that_chooses_nothing_is_named(tmp_path):
+def test_a_rule_that_fills_no_batch_is_named(tmp_path):
     path = tmp_path / "lazy.py"
     path.write_text(
         "import numpy as np\nfrom divopd.selection import Rule\n\n\nclass Lazy(Rule):\n    '''Chooses nothing.'''\n\n"
         "    def select(self, pool, budget, seed):\n        return np.empty(0, dtype=int)\n"
     )
     pipeline = VirtualPipeline(cell(), load_rule(path), ("a", "b"))
-    with pytest.raises(RuleError, match="lazy, update 0: chose none of"):
+    with pytest.raises(RuleError, match="lazy, update 0: returned 0 of 4 rows"):
         pipeline.run(Recorder().workers(), print, Stopwatch())
+
+
+def test_a_stream_of_dead_rows_ends_with_its_reasons():
+    """A gated rule would wait for ever; one that trains on dead rows goes on."""
+    recorder = Recorder()
+    workers = recorder.workers()
+    explore = workers.explore
+
+    def dead(tasks, version):
+        rollouts, scored = explore(tasks, version)
+        for turn in (turn for rollout in rollouts for turn in rollout.turns):
+            turn.prompt_truncated = turn.index == 0
+            turn.teacher_logprobs = np.full(2, np.nan, dtype=np.float32)
+        return rollouts, scored
+
+    workers.explore = dead
+    pipeline = VirtualPipeline(cell("divopd"), load_rule("divopd"), ("a", "b"))
+    with pytest.raises(StarvedError, match=r"update 0: 50 explorer steps .*\(non_finite 200, prompt_truncated 100\)"):
+        pipeline.run(workers, print, Stopwatch())
+    assert len(recorder.explored) == 50
+    pipeline = VirtualPipeline(cell(), load_rule("vanilla"), ("a", "b"))
+    pipeline.run(workers, lambda row: None, Stopwatch())
+    assert pipeline.version == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +91,35 @@ def test_samples_follow_the_distribution(policy):
 def test_missing_checkpoint_is_named():
     with pytest.raises(PolicyError, match=r"models/none is missing.*make models"):
         load_model(PolicyConfig(path="models/none"))
+
+
+def test_a_truncated_checkpoint_is_named(tiny_models, tmp_path):
+    shutil.copytree(tiny_models / "student", tmp_path / "cut")
+    file = tmp_path / "cut" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(PolicyError, match="cut is cut short or damaged.*restore it"):
+        load_model(PolicyConfig(path=str(tmp_path / "cut")))
+
+
+def test_weights_that_do_not_fit_are_refused(policy):
+    weights = dict(policy.model.state_dict())
+    norm = weights.pop("model.norm.weight")
+    with pytest.raises(PolicyError, match=r"lacks model\.norm\.weight$"):
+        policy.load_weights(weights)
+    with pytest.raises(PolicyError, match="has model.more"):
+        policy.load_weights(weights | {"model.norm.weight": norm, "model.more": norm})
+    with pytest.raises(PolicyError, match="do not fit.*size mismatch") as caught:
+        policy.load_weights(weights | {"model.norm.weight": norm[:-1]})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_head_sees_only_what_is_scored(policy):
+    seen = []
+    head = policy.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].shape[:-1].numel()))
+    first, second = policy.score([np.arange(4, 40), np.arange(4, 20)], [[(3, 5), (9, 10)], []])
+    hook.remove()
+    assert (seen, [len(part) for part in first], second) == ([3], [2, 1], [])
 
 
 def test_load_weights_takes_effect_and_keeps_the_tie(policy, tiny_models):

@@ -84,6 +84,8 @@ def test_a_broken_rule_file(tmp_path: Any, text: str, words: str) -> None:
         ([True, False], "bool"),
         ([[0, 1]], "shape"),
         (None, "shape"),
+        ([4], "returned 1 of 3 rows: batches are full"),
+        ([], "returned 0 of 3 rows"),
         ("raise", "ZeroDivisionError"),
     ],
 )
@@ -101,7 +103,7 @@ def test_an_empty_choice_is_an_integer_array() -> None:
         def select(self, pool: Candidates, budget: int, seed: int) -> np.ndarray:
             return []  # type: ignore[return-value]
 
-    assert checked_select(Nothing(), six(), 3, 0).dtype == np.int64
+    assert checked_select(Nothing(), six(), 0, 0).dtype == np.int64
 
 
 def test_choosing_needs_no_torch() -> None:

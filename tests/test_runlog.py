@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from divopd import runlog
+from divopd.files import atomic_write
 from divopd.runlog import SCHEMA_VERSION, SCHEMAS, RunLog, RunLogError, turn_row
 from divopd.types import DropReason, Turn
 from synthetic import cell, row, write_run
@@ -81,7 +84,8 @@ def test_round_trip(tmp_path: Path):
     log.finish("diverged", reason="NaN")
     assert runlog.read_table(tmp_path, "evals").to_pylist() == some_rows(5)
     assert runlog.read_config(tmp_path) == cell(seed=3)
-    assert runlog.read_json(tmp_path, "status.json") == {"schema": SCHEMA_VERSION, "status": "diverged", "reason": "NaN"}
+    status = {"schema": SCHEMA_VERSION, "status": "diverged", "reason": "NaN"}
+    assert runlog.read_json(tmp_path, "status.json") == status
     runlog.validate(tmp_path)
 
 
@@ -139,9 +143,39 @@ def test_another_run_in_the_folder_is_refused_and_cleared(tmp_path: Path):
     assert runlog.mismatch(run, other) == "config differs"
     with pytest.raises(RunLogError, match="another run.*--replace"):
         RunLog.open(run, other)
+    meta = json.loads((run / "meta.json").read_text())
+    (run / "meta.json").write_text(json.dumps(meta | {"schema": SCHEMA_VERSION - 1}))
+    assert runlog.mismatch(run, cell()) == "schema differs"  # what --replace mends
     runlog.clear(run)
     assert [path.name for path in run.iterdir()] == ["notes.txt"]
     RunLog.open(run, other)
+
+
+def test_killed_while_clearing_a_run_is_neither_over_nor_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    order, real = [], runlog.remove
+    monkeypatch.setattr(runlog, "remove", lambda path: (order.append(path.name), real(path)))
+    runlog.clear(write_run(tmp_path, cell(), updates=10))
+    own = [name for name in order if not name.endswith(".tmp")]
+    assert own[:2] == ["status.json", "resume"] and own[-1] == "meta.json"
+
+
+def test_lost_rows_name_a_mend_that_works(tmp_path: Path):
+    log = RunLog.open(tmp_path, cell())
+    with pytest.raises(RunLogError, match=r"turns\.parquet lost rows \(0 of 3\); delete .*resume and run"):
+        log.truncate({"turns": 3})
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_old_file(tmp_path: Path):
+    path = tmp_path / "state.pt"
+    atomic_write(path, b"old")
+
+    def full(beside: Path) -> None:
+        beside.write_bytes(b"ha")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(RunLogError, match=r"cannot write .*state\.pt: No space left.*free the disk"):
+        atomic_write(path, full)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["turns.parquet", "evals.parquet", "meta.json", "status.json", "config.yaml"])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from divopd import train as trainer_module
+from divopd.envs.alfworld.stock import StockPlayer
+from divopd.envs.registry import make_envs
 from divopd.evaluate import evaluate_run
+from divopd.learner import DivergedError
 from divopd.policies.base import PolicyError
-from divopd.runlog import RunLogError, read_table, validate
+from divopd.runlog import RunLogError, mark_evaluated, read_json, read_table, validate
 from divopd.train import Trainer, check_tokenizers, train
 
 pytestmark = pytest.mark.slow
@@ -158,8 +162,105 @@ def test_a_diverged_run_is_data(tiny_cell, tmp_path):
     cell = tiny_cell(train={"updates": 6, "batch_rows": 8, "learning_rate": 1e30})
     assert train(cell, tmp_path / "run", quiet) == "diverged"
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert status["status"] == "diverged" and "not finite" not in status["reason"]
-    assert pq.read_table(tmp_path / "run" / "turns.parquet").num_rows > 0
+    assert status["status"] == "diverged" and re.match(r"update \d+: (loss|weights) ", status["reason"])
+    assert len(read_table(tmp_path / "run", "updates")) == status["updates"]
+    validate(tmp_path / "run")
+
+
+def test_a_diverged_run_logs_every_turn_that_arrived(tiny_cell, tmp_path, monkeypatch):
+    real = Trainer._learn
+
+    def explode(self, turns, version):
+        if version == 3:
+            raise DivergedError("update 3: loss nan")
+        return real(self, turns, version)
+
+    monkeypatch.setattr(Trainer, "_learn", explode)
+    trainer = Trainer(tiny_cell(), tmp_path / "run")
+    assert trainer.run(quiet) == "diverged"
+    turns = read_table(tmp_path / "run", "turns").to_pandas()
+    assert sorted(turns["arrival"]) == list(range(trainer.pipeline.pool.arrived))
+    assert ((turns["selected_at"] >= 0) != turns["dropped"].notna()).all()
+    assert read_table(tmp_path / "run", "updates").num_rows == 3
+    seconds = read_json(tmp_path / "run", "timings.json")
+    assert min(seconds[stage] for stage in ("startup", "rollout", "teacher", "learner", "clock")) > 0
+    assert not (tmp_path / "run" / "resume").exists()
+
+
+def test_a_forced_rerun_is_wholly_fresh(tiny_cell, tmp_path):
+    """Snakemake removes status.json alone: neither episodes nor checkpoints nor seconds of before may survive."""
+    cell, folder = tiny_cell(train={"updates": 2, "batch_rows": 8}), tmp_path / "run"
+    train(cell, folder, quiet)
+    assert not (folder / "resume").exists()
+    evaluate_run(folder, quiet)
+    mark_evaluated(folder)
+    (folder / "checkpoints" / "v00009-e00009.safetensors").write_bytes(b"old")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "status.json").unlink()
+    Trainer(cell, folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "meta.json", "notes.txt"]
+
+
+def snapshot(cell, folder):
+    """A run stopped right after its first resume point."""
+
+    def stop(done, total, words):
+        if done == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(cell, folder, stop)
+    return folder / "resume" / "state.pt"
+
+
+def test_a_resume_point_of_another_cell_is_not_taken_up(tiny_cell, tmp_path):
+    path, cell = snapshot(tiny_cell(), tmp_path / "run"), tiny_cell(seed=1)
+    (tmp_path / "other" / "resume").mkdir(parents=True)
+    path.rename(tmp_path / "other" / "resume" / "state.pt")
+    trainer = Trainer(cell, tmp_path / "other")
+    assert trainer.pipeline.version == 0 and not (tmp_path / "other" / "resume").exists()
+
+
+def test_resume_points_cut_short_are_named(tiny_cell, tmp_path):
+    cell = tiny_cell()
+    path = snapshot(cell, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "v00003-e00009.safetensors").write_bytes(b"of after the resume point")
+    assert Trainer(cell, tmp_path / "run").pipeline.version == 2
+    assert [p.name[:6] for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["v00000"]
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(RunLogError, match=r"state\.pt is corrupt; delete it"):
+        train(cell, tmp_path / "run", quiet)
+    path.unlink()  # the advice
+    assert Trainer(cell, tmp_path / "run").pipeline.version == 0
+
+
+def test_one_version_is_evaluated_once(tiny_cell, tmp_path):
+    cell, folder = tiny_cell(train={"updates": 2, "batch_rows": 8}), tmp_path / "run"
+    train(cell, folder, quiet)
+    saved = folder / "checkpoints"
+    for first in sorted(saved.iterdir()):
+        shutil.copy(first, saved / f"{first.name[:6]}-e99999.safetensors")
+    seen = []
+    evaluate_run(folder, lambda done, total, words: seen.append(words))
+    table = read_table(folder, "evals").to_pandas()
+    assert len(seen) == 2 and table.groupby("version").size().to_dict() == {0: 3, 2: 3}
+    assert table["explorer_step"].max() < 99999
+    [kept] = saved.iterdir()
+    assert kept.name.startswith("v00002") and "99999" not in kept.name
+
+
+def test_checkpoints_that_cannot_be_read_are_named(tiny_cell, tmp_path, tiny_models):
+    cell, folder = tiny_cell(train={"updates": 2, "batch_rows": 8}), tmp_path / "run"
+    train(cell, folder, quiet)
+    first = min((folder / "checkpoints").iterdir())
+    first.write_bytes(first.read_bytes()[:1000])
+    with pytest.raises(RunLogError, match=rf"{first.name} is damaged .*run this cell again"):
+        evaluate_run(folder, quiet)
+    panel = Path(cell.env.eval_panel)
+    panel.write_text(panel.read_text() + "gen/eval/3\n")
+    with pytest.raises(RunLogError, match="panel differs") as caught:
+        evaluate_run(folder, quiet)
+    assert "--" not in str(caught.value)
 
 
 def test_different_tokenizers_are_refused(tokenizer):
@@ -203,6 +304,7 @@ def test_switches_reach_their_parts(tiny_cell, tmp_path, monkeypatch):
     trainer = Trainer(cell, tmp_path / "run")
     assert trainer.learner.bf16 and seen["engine"] == "stock"
     assert trainer.teacher_vocabulary == trainer.teacher.model.config.vocab_size
+    assert type(make_envs(cell.env, 1)[0]._player) is StockPlayer
     plain = Trainer(tiny_cell(), tmp_path / "plain")
     assert not plain.learner.bf16
     assert plain.teacher_vocabulary == 300 < trainer.teacher_vocabulary

@@ -22,7 +22,10 @@ def train_tasks(config: EnvConfig) -> list[str]:
     """Training task ids: a range ("gen/train/0:2000"), a panel file, or a split of the official games."""
     spec = config.train_tasks
     if found := _RANGE.fullmatch(spec):
-        return [f"{found['stem']}{i}" for i in range(int(found["low"]), int(found["high"]))]
+        tasks = [f"{found['stem']}{i}" for i in range(int(found["low"]), int(found["high"]))]
+        if not tasks:
+            raise EnvError(f"env.train_tasks: {spec} is empty: it runs from its first number to below its second")
+        return tasks
     if spec.endswith(".txt"):
         return read_panel(spec)
     from .alfworld.games import OfficialGames

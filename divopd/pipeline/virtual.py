@@ -9,22 +9,29 @@ costs nothing and the same seed gives the same events.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..candidates import gate
 from ..config import RunConfig
 from ..diagnostics import batch_diagnostics
 from ..pool import Pool
 from ..seeds import rng, seed
-from ..selection import Candidates, Rule, RuleError, checked_select
+from ..selection import Candidates, Rule, checked_select
 from ..timing import Stopwatch
 from ..types import DropReason, Rollout, RolloutId, Turn
 from .clock import CostModel
 
 Task = tuple[RolloutId, str, np.random.Generator]
+BARREN_STEPS = 50
+
+
+class StarvedError(RuntimeError):
+    """Explorers bring nothing that the learner can train on: without this, the clock would run for ever."""
 
 
 @dataclass(slots=True)
@@ -70,6 +77,8 @@ class VirtualPipeline:
         self._scheduled = 0
         self._learner_busy = False
         self._idle_since = 0.0
+        self._barren = 0  # explorer steps since one brought a turn that passes the gate
+        self._refused: Counter[str] = Counter()  # the gate's reasons in those steps
         for _ in range(config.pipeline.explorers):
             self._schedule(0.0, "explore")
 
@@ -121,6 +130,7 @@ class VirtualPipeline:
         if self.steps == 0:
             self.costs.aim(rollouts, self.config.train)
         self.steps += 1
+        self._check_harvest(rollouts)
         self.totals["teacher_tokens"] += scored
         longest = 0.0
         for rollout in rollouts:
@@ -133,6 +143,22 @@ class VirtualPipeline:
             self._schedule(self.now + rollout.seconds, "arrive", rollout)
         self._schedule(self.now + longest, "explore")
 
+    def _check_harvest(self, rollouts: Sequence[Rollout]) -> None:
+        """Raise `StarvedError` after BARREN_STEPS steps in a row without a turn that passes the rule's gate."""
+        turns = [turn for rollout in rollouts for turn in rollout.turns]
+        if not self.rule.gated or any(gate(turn) is None for turn in turns):
+            self._barren = 0
+            self._refused.clear()
+            return
+        self._barren += 1
+        self._refused.update(str(gate(turn)) for turn in turns)
+        if self._barren >= BARREN_STEPS:
+            reasons = ", ".join(f"{reason} {count}" for reason, count in self._refused.most_common())
+            raise StarvedError(
+                f"update {self.update}: {self._barren} explorer steps in a row brought no turn that can train "
+                f"({reasons}); check the prompt limits, the tokenizers and the student's weights"
+            )
+
     # learner ---------------------------------------------------------------------------------------------------------
 
     def _learn(self, workers: Workers) -> None:
@@ -142,8 +168,6 @@ class VirtualPipeline:
         offered = self.pool.draw(q, self.rule)
         candidates = Candidates.from_turns(offered, q)
         chosen = checked_select(self.rule, candidates, self.config.train.batch_rows, seed(self.config.seed, "rule"))
-        if not len(chosen):
-            raise RuleError(f"rule {self.rule.name}, update {q}: chose none of {len(offered)} turns")
         batch = self.pool.settle(offered, chosen, q)
         seconds = self.costs.update(batch)
         row = {

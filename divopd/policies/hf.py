@@ -18,6 +18,7 @@ def load_model(config: PolicyConfig) -> Any:
 
     Raises `PolicyError` when the folder is missing or holds no model.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     path = Path(config.path)
@@ -27,6 +28,10 @@ def load_model(config: PolicyConfig) -> Any:
         model: Any = AutoModelForCausalLM.from_pretrained(
             config.path, revision=config.revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
         )
+    except SafetensorError as error:
+        raise PolicyError(
+            f"checkpoint {config.path} is cut short or damaged ({error}): restore it from git or fetch it again"
+        ) from error
     except (OSError, ValueError) as error:
         raise PolicyError(f"checkpoint {config.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
@@ -42,8 +47,14 @@ def load_tokenizer(config: PolicyConfig) -> Any:
         raise PolicyError(f"tokenizer of {config.path} cannot be loaded: {str(error).splitlines()[0]}") from error
 
 
+def tied_weights(model: Any) -> set[str]:
+    """Names in the model's state that are the input embedding under another name; checkpoints leave them out."""
+    tied = model.config.tie_word_embeddings
+    return {"lm_head.weight"} & model.state_dict().keys() if tied else set()
+
+
 class HFPolicy:
-    """One model for sampling and scoring. `eos` ends a response; `pad` fills what the attention mask hides."""
+    """One model for sampling and scoring. `eos` ends a response, and fills what no real token sees."""
 
     def __init__(self, model: Any, eos: int, score_batch_tokens: int = 16_384) -> None:
         self.model = model
@@ -55,8 +66,15 @@ class HFPolicy:
         return HFSession(self, episodes)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy weights in place; tied embeddings stay tied."""
-        self.model.load_state_dict(weights, strict=False)
+        """Copy weights in place, whatever their type; tied embeddings stay tied. Raises `PolicyError` for a misfit."""
+        try:
+            result = self.model.load_state_dict(weights, strict=False)
+        except RuntimeError as error:  # shapes differ
+            raise PolicyError(f"weights do not fit the model: {' '.join(str(error).split())}") from error
+        missing = [name for name in result.missing_keys if name not in tied_weights(self.model)]
+        wrong = [f"lacks {name}" for name in missing] + [f"has {name}" for name in result.unexpected_keys]
+        if wrong:
+            raise PolicyError(f"weights do not fit the model: the checkpoint {', '.join(wrong[:3])}")
 
     @torch.no_grad()
     def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
@@ -66,25 +84,26 @@ class HFPolicy:
             longest = max(1, len(contexts[order[-1]]))
             take = max(1, self.score_batch_tokens // longest)
             batch, order = order[-take:], order[:-take]
-            for i, logprobs in zip(batch, self._score_batch([contexts[i] for i in batch]), strict=True):
-                out[i] = [logprobs[start - 1 : end - 1] for start, end in spans[i]]
+            scored = self._score_batch([contexts[i] for i in batch], [spans[i] for i in batch])
+            for i, logprobs in zip(batch, scored, strict=True):
+                out[i] = logprobs
         return out
 
-    def _score_batch(self, contexts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """float32 log-probs of tokens 1.. of each context, each of length len - 1."""
-        width = max(len(c) for c in contexts)
-        ids = torch.full((len(contexts), width), self.eos, dtype=torch.long)
-        mask = torch.zeros((len(contexts), width), dtype=torch.long)
+    def _score_batch(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
+        """float32 log-probs of each context's spans. The head sees only the positions that are asked for."""
+        ids = np.full((len(contexts), max(len(c) for c in contexts)), self.eos, dtype=np.int64)
         for i, context in enumerate(contexts):
-            ids[i, : len(context)] = torch.from_numpy(context)
-            mask[i, : len(context)] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+            ids[i, : len(context)] = context
+        wanted = [(i, position) for i, row in enumerate(spans) for start, end in row for position in range(start, end)]
+        tokens = torch.from_numpy(ids).to(self.device)
+        rows, positions = torch.tensor(wanted, dtype=torch.long, device=self.device).reshape(-1, 2).T
         # Right padding with a causal mask: the real tokens never see the padding, so no mask is needed.
-        hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-        logits = self.model.get_output_embeddings()(hidden).float()
-        picked = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
-        picked_np = picked.cpu().numpy()
-        return [picked_np[i, : len(c) - 1] for i, c in enumerate(contexts)]
+        hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        logits = self.model.get_output_embeddings()(hidden[rows, positions - 1]).float()
+        picked = logits.gather(-1, tokens[rows, positions][:, None])[:, 0] - logits.logsumexp(-1)
+        ends = np.cumsum([end - start for row in spans for start, end in row])
+        parts = iter(np.split(picked.cpu().numpy(), ends[:-1]))
+        return [[next(parts) for _ in row] for row in spans]
 
 
 class HFSession:

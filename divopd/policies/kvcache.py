@@ -24,7 +24,7 @@ class RoomyLayer(DynamicLayer):
         if self._buffers is None or self._buffers[0].shape[-2] < after:
             rows, heads, _, width = key_states.shape
             room = [key_states.new_empty((rows, heads, max(64, 2 * after), width)) for _ in range(2)]
-            if before:
+            if before and self.keys is not None and self.values is not None:
                 room[0][:, :, :before], room[1][:, :, :before] = self.keys, self.values
             self._buffers = (room[0], room[1])
         keys, values = self._buffers
