@@ -3,8 +3,10 @@
 # Torch. pip takes the build that its configured package index offers. Where that index has a CPU wheel of 2.13, a machine
 # without GPU gets it and downloads no CUDA; elsewhere name an index that has one (PyTorch's install page does), for
 # example `make demo TORCH_INDEX=<address of a CPU wheel index>`. On a GPU machine leave TORCH_INDEX empty: the public
-# index's Linux wheel is the CUDA build.
+# index's Linux wheel is the CUDA build. Without a GPU the install stops before it would fetch that build, unless
+# TORCH_CUDA=1 asks for it (workflow/check_torch.py).
 TORCH_INDEX ?=
+TORCH_CUDA ?=
 CORES ?= $(shell nproc)
 SUITE ?= experiments/demo.yaml
 
@@ -51,6 +53,8 @@ install: $(STAMP)
 $(STAMP): pyproject.toml requirements-envs.txt workflow/find_python.sh
 	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	@TORCH_INDEX="$(TORCH_INDEX)" TORCH_CUDA="$(TORCH_CUDA)" TARGET="$(firstword $(MAKECMDGOALS))" \
+	  $(BIN)/python workflow/check_torch.py
 	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
 	$(BIN)/python -m pip install --no-deps --requirement requirements-envs.txt
 	@touch $@

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+from divopd.provenance import file_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -111,3 +115,49 @@ def test_python_can_be_named(tmp_path: Path):
     fake(tmp_path, "mine", "exit 0")
     fake(tmp_path, "python3.11", "exit 0")
     assert find_python(tmp_path, PYTHON="mine").stdout.strip() == str(tmp_path / "mine")
+
+
+def check_torch(folder: Path, serves: list[str] | None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the check with a pip that would install `serves` (None: that fails), and no nvidia-smi on PATH."""
+    (folder / "pip").mkdir(exist_ok=True)
+    (folder / "pip" / "__init__.py").touch()
+    report = json.dumps({"install": [{"metadata": {"name": name}} for name in serves or []]})
+    script = "import sys\nassert sys.argv[-1].startswith('torch>=') and '--dry-run' in sys.argv, sys.argv\n"
+    script += "sys.exit('no network')\n" if serves is None else f"print({report!r})\n"
+    (folder / "pip" / "__main__.py").write_text(script)
+    command = [sys.executable, str(ROOT / "workflow" / "check_torch.py")]
+    where = {"PATH": str(folder), "PYTHONPATH": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, env=where | env)
+
+
+CUDA_BUILD = ["torch", "nvidia-cublas-cu12", "triton", "numpy"]
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="a GPU machine is never stopped")
+def test_no_cuda_download_without_a_gpu(tmp_path: Path):
+    run = check_torch(tmp_path, CUDA_BUILD, TARGET="laptop")
+    assert run.returncode == 1 and len(run.stderr.splitlines()) == 1
+    assert "make laptop TORCH_INDEX=" in run.stderr and "TORCH_CUDA=1" in run.stderr
+
+
+def test_torch_is_let_through_where_it_does_no_harm(tmp_path: Path):
+    for serves in (["torch", "numpy"], [], None):  # the CPU wheel, all there already, pip that fails
+        run = check_torch(tmp_path, serves)
+        assert (run.returncode, run.stderr) == (0, "")
+    for env in ({"TORCH_INDEX": "somewhere"}, {"TORCH_CUDA": "1"}):
+        assert check_torch(tmp_path, CUDA_BUILD, **env).returncode == 0
+    fake(tmp_path, "nvidia-smi", "exit 0")
+    assert check_torch(tmp_path, CUDA_BUILD).returncode == 0
+
+
+def test_make_checks_torch_before_it_installs():
+    lines = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("\t")]
+    checked = next(i for i, line in enumerate(lines) if "workflow/check_torch.py" in line)
+    assert checked < next(i for i, line in enumerate(lines) if "--editable" in line)
+
+
+@pytest.mark.parametrize("sums", sorted((ROOT / "models").glob("*/SHA256SUMS")), ids=lambda p: p.parent.name)
+def test_checkpoints_are_those_that_were_hashed(sums: Path):
+    listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines())
+    present = [path for path in sums.parent.rglob("*") if path.is_file() and path != sums]
+    assert {path.relative_to(sums.parent).as_posix(): file_hash(path) for path in present} == listed

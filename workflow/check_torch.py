@@ -1,0 +1,52 @@
+"""Stop before an install that would fetch the CUDA build of torch for a machine without a GPU.
+
+Asks pip what it would install for the pin in pyproject.toml, which costs seconds. Asks nothing where an index was named
+(TORCH_INDEX), where the CUDA build is wanted (TORCH_CUDA=1) or where there is a GPU. One line and exit code 1 to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+CUDA = re.compile(r"nvidia|cuda|triton")
+ADVICE = (
+    "error: no GPU here, and the package index would serve the CUDA build of torch (gigabytes): run "
+    "`make {target} TORCH_INDEX=<CPU wheel index; PyTorch's install page names it>`, "
+    "or `make {target} TORCH_CUDA=1` to take the CUDA build anyway"
+)
+
+
+def has_gpu() -> bool:
+    return shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia").exists()
+
+
+def would_install(requirement: str) -> list[str]:
+    """Names of what pip would fetch; none where it cannot say, which the install itself will then explain."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-", requirement]
+    try:
+        report = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+        return [entry["metadata"]["name"].lower() for entry in report["install"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def main() -> int:
+    if os.environ.get("TORCH_INDEX") or os.environ.get("TORCH_CUDA") or has_gpu():
+        return 0
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    torch = next(pin for pin in project["dependencies"] if re.match(r"torch\b", pin))
+    if any(CUDA.match(name) for name in would_install(torch)):
+        print(ADVICE.format(target=os.environ.get("TARGET") or "demo"), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
