@@ -8,15 +8,22 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("alfworld")
 
+from divopd.cloning.recipe import read_recipe
+from divopd.config import EnvConfig
 from divopd.envs.alfworld.generate import TASK_TYPES, GameSize, entity_names, game_hash, generate_game, task_type_of
 from divopd.envs.base import EnvError
+from divopd.envs.registry import read_panel, train_tasks
+from divopd.suite import load_suite, read_setting
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+PANEL = "experiments/panels/alfworld_eval.txt"
 _DIGEST = (
     "import hashlib, json; from divopd.envs.alfworld.generate import generate_game as g; "
     "print(hashlib.sha256(json.dumps([g(f'gen/eval/{i}') for i in range(12)]).encode()).hexdigest())"
@@ -79,9 +86,44 @@ def test_shared_spots_only_on_request() -> None:
     assert len(set(spots)) < len(spots)
 
 
-def test_no_game_in_two_splits() -> None:
-    hashes = [game_hash(generate_game(f"gen/{split}/{i}")) for split in ("train", "eval", "cold") for i in range(700)]
-    assert len(set(hashes)) == len(hashes)
+@pytest.fixture(scope="module")
+def tasks_in_use() -> dict[str, list[str]]:
+    """Generated tasks by what they are for, as recipes, settings, suites and panels name them."""
+    experiments = ROOT / "experiments"
+    recipes = [read_recipe(path) for path in sorted((experiments / "models").glob("*.yaml"))]
+    cloned = [
+        recipe.env.model_copy(update={"train_tasks": stage.tasks})
+        for recipe in recipes
+        for model in recipe.models.values()
+        for stage in model.stages
+        if stage.tasks
+    ]
+    used = [EnvConfig()]
+    used += [EnvConfig(**read_setting(path).config["env"]) for path in (experiments / "settings").glob("*.yaml")]
+    used += [cell.env for path in experiments.glob("*.yaml") for cell in load_suite(path)]
+    generated = [env for env in used if env.source == "generated"]
+    assert cloned and all(not env.size for env in [*cloned, *generated])  # of one size, as hashed below
+    assert {env.eval_panel for env in generated} == {PANEL}
+    groups = {"cloning": [train_tasks(env) for env in cloned], "training": [train_tasks(env) for env in generated]}
+    groups["panel"] = [read_panel(ROOT / PANEL)]
+    return {name: sorted({task for tasks in lists for task in tasks}) for name, lists in groups.items()}
+
+
+def test_no_game_serves_two_purposes(tasks_in_use: dict[str, list[str]]) -> None:
+    """Cloning, training and evaluation share no task, and no room and goal under two names."""
+    assert sum(map(len, tasks_in_use.values())) == len(set().union(*tasks_in_use.values()))
+    # the panel whole; of thousands of others every fifth, each task type among them
+    every = {"cloning": 5, "training": 5, "panel": 1}
+    hashes = {n: {game_hash(generate_game(t)) for t in tasks[:: every[n]]} for n, tasks in tasks_in_use.items()}
+    assert sum(map(len, hashes.values())) == len(set().union(*hashes.values()))
+    assert len(hashes["panel"]) == len(tasks_in_use["panel"])
+
+
+def test_the_panel_is_the_one_that_was_frozen() -> None:
+    text = (ROOT / PANEL).read_text()
+    [frozen] = re.findall(r"^# games-sha256 ([0-9a-f]{64})$", text, flags=re.MULTILINE)
+    games = [game_hash(generate_game(task)) for task in read_panel(ROOT / PANEL)]  # in its order
+    assert hashlib.sha256("\n".join(games).encode()).hexdigest() == frozen
 
 
 def test_another_size_is_another_stream() -> None:
