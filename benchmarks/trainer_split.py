@@ -17,8 +17,11 @@ import numpy as np
 import torch
 
 from divopd.config import RunConfig
+from divopd.envs.registry import eval_tasks
+from divopd.evaluate import Evaluator
 from divopd.learner import Learner
 from divopd.policies.hf import HFPolicy
+from divopd.runlog import STAGES
 from divopd.seeds import rng
 from divopd.suite import load_suite
 from divopd.train import Trainer
@@ -26,29 +29,43 @@ from divopd.types import Turn
 
 
 def split(cell: RunConfig) -> list[Turn]:
-    """Run the cell, print its seconds by stage; the turns of its last batch, for the learner's comparison."""
+    """Run the cell and evaluate it once, print the seconds by stage; its last batch, for the learner's comparison."""
     batch: list[Turn] = []
+    seconds = {stage: 0.0 for stage in STAGES if stage != "startup"}
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(cell, Path(folder))
-        learn = trainer._learn
+        learn, charge = trainer._learn, trainer._charge
 
         def watched(turns: list[Turn], version: int) -> dict[str, float]:
             batch[:] = turns
             return learn(turns, version)
 
-        trainer._learn = watched  # type: ignore[assignment]
-        for task in set(trainer.pipeline.tasks):  # compiled beforehand, as the workflow does
-            trainer.envs[0].reset(task)
+        def charged() -> None:  # at every resume point and at the end; the watch is emptied
+            for stage, value in trainer.watch.seconds.items():
+                seconds[stage] += value
+            charge()
+
+        trainer._learn, trainer._charge = watched, charged  # type: ignore[assignment, method-assign]
+        for task in {*trainer.pipeline.tasks, *eval_tasks(cell.env, cell.evaluation.episodes)}:
+            trainer.envs[0].reset(task)  # compiled beforehand, as the workflow does
+        trainer.watch.seconds.clear()  # of loading, which is no part of an update
         started = time.perf_counter()
-        seconds: dict[str, float] = {}
-        charge = trainer._charge
-        trainer._charge = lambda: (seconds.update(trainer.watch.seconds), charge())  # type: ignore[method-assign]
         trainer.run(lambda *_: None)
-        total = time.perf_counter() - started
-    print(f"{cell.setting}, rule {cell.method.rule}: {total / cell.train.updates:.2f} s an update")
+        trained = time.perf_counter() - started
+        evaluator = Evaluator(cell)
+        started = time.perf_counter()
+        evaluator.run(cell.train.updates)
+        seconds["evaluation"] = time.perf_counter() - started
+    updates, episodes, total = cell.train.updates, cell.evaluation.episodes, trained + seconds["evaluation"]
+    print(f"{cell.setting}, rule {cell.method.rule}: {updates} updates, {trained / updates:.2f} s each; "
+          f"one evaluation of {episodes} episodes, {seconds['evaluation']:.1f} s; of both together:")  # fmt: skip
+    seconds["in no stage"] = total - sum(seconds.values())
     for stage, value in sorted(seconds.items(), key=lambda item: -item[1]):
-        print(f"  {stage:12} {100 * value / total:5.1f} %")
+        print(f"  {_SHOWN.get(stage, stage):20} {value:8.2f} s {100 * value / total:5.1f} %")
     return batch
+
+
+_SHOWN = {"clock": "clock, pool and log", "environment": "environments"}
 
 
 def compare(name: str, slow: Callable[[], object], fast: Callable[[], object], rounds: int = 5) -> None:

@@ -1,9 +1,12 @@
-"""What every selection rule must do. A new file in baselines/ is tested by being there."""
+"""What every selection rule must do. A new file in baselines/ is tested by being there; so is the README's example."""
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from divopd.pool import Pool
 from divopd.selection import Candidates, Rule, checked_select, load_rule, rule_files
 from divopd.types import DropReason, Turn
 
+ROOT = Path(__file__).resolve().parent.parent
 SUMS = ("disagreement", "student_nll", "teacher_nll")
 
 
@@ -59,9 +63,25 @@ def chosen_turns(rule: Rule, pool: Candidates, budget: int, seed: int = 0) -> li
     return [(*map(int, pool.rollout[i]), int(pool.turn[i])) for i in rows]
 
 
-@pytest.fixture(params=sorted(rule_files()))
-def rule(request: pytest.FixtureRequest) -> Rule:
-    return load_rule(request.param)
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rule that the README shows, written where its first line says, below a folder of its own."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    code = next(block for block in blocks if "baselines/" in block)
+    name = re.match(r"# baselines/(\w+\.py)\n", code)
+    assert name and name[1].removesuffix(".py") not in rule_files(), "the example names a file that is not there yet"
+    path = tmp_path_factory.mktemp("readme") / name[1]
+    path.write_text(code)
+    return path
+
+
+@pytest.fixture(params=[*sorted(rule_files()), "README.md"])
+def rule(request: pytest.FixtureRequest, example: Path) -> Rule:
+    return load_rule(example if request.param == "README.md" else request.param)
+
+
+def file_of(rule: Rule) -> Path:
+    return Path(str(sys.modules[type(rule).__module__].__file__))
 
 
 @pytest.mark.parametrize("kind", ["plain", "ties", "nan"])
@@ -77,7 +97,7 @@ def test_batches_are_distinct_in_budget_and_full(rule: Rule, n: int, rollouts: i
 def test_choice_is_a_function_of_the_columns_and_the_seed(rule: Rule, kind: str) -> None:
     pool = pool_of(200, 20, kind, rule.gated)
     first = chosen_turns(rule, pool, 64, seed=5)
-    again = chosen_turns(load_rule(rule.name), pool_of(200, 20, kind, rule.gated), 64, seed=5)
+    again = chosen_turns(load_rule(file_of(rule)), pool_of(200, 20, kind, rule.gated), 64, seed=5)
     assert first == again
     for seed in range(3):
         assert chosen_turns(rule, shuffled(pool, seed), 64, seed=5) == first
@@ -122,7 +142,7 @@ def test_a_million_rows_take_seconds(rule: Rule, million: dict[bool, Candidates]
 
 
 def test_a_rule_is_one_short_documented_file(rule: Rule) -> None:
-    text = rule_files()[rule.name].read_text()
+    text = file_of(rule).read_text()
     assert len(text.splitlines()) <= 60
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     assert any("Source:" in (ast.get_docstring(node) or "") for node in classes), "the docstring says where it is from"
