@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from divopd.config import RunConfig
 
 # by name, so that --help imports none of them: errors whose one line says all that a user needs
-EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError")
+EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError",
+            "StarvedError")  # fmt: skip
 PROGRESS = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "lines", "none"]),
@@ -78,8 +79,7 @@ def train(
     run_dir = config.run_dir(out)
     if replace and runlog.mismatch(run_dir, config):
         runlog.clear(run_dir)
-    elif reason := runlog.mismatch(run_dir, config):
-        raise runlog.RunLogError(f"{run_dir} holds another run ({reason}): pass --replace or choose another --out")
+    runlog.require_same(run_dir, config)
     _work("divopd.train", "train", config, (config, run_dir), "update", progress)
     click.echo(f"{run_dir}: {runlog.read_json(run_dir, 'status.json')['status']}")
 
@@ -117,6 +117,8 @@ def report(
     """Collect runs into CSVs, and draw tables and figures from them."""
     from divopd.analysis.report import report as work
 
+    if not results_dir.is_dir():  # before anything makes the folder of a typing error
+        raise click.ClickException(f"{results_dir}: no such folder, so no finished run")
     out = out or results_dir
     for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow, suite_file):
         click.echo(line)
@@ -143,10 +145,23 @@ def prepare(suite_file: Path, workers: int, progress: Any) -> None:
 @click.option("--work", type=click.Path(path_type=Path), default=Path(".cache/recipe"), show_default=True)
 def models(recipe_file: Path, names: tuple[str, ...], out: Path, work: Path) -> None:
     """Make the small checkpoints of a recipe: demonstrations, cloning, DAgger. Goes on where it was stopped."""
-    from divopd.cloning.recipe import Recipe, read_recipe
+    from pydantic import ValidationError
 
-    recipe = Recipe(read_recipe(recipe_file), out, work, click.echo)
-    for name in names or recipe.spec.models:
+    from divopd.cloning.recipe import Recipe, read_recipe
+    from divopd.suite import SuiteError, read_yaml
+
+    read_yaml(recipe_file)  # names a file that is missing or no YAML
+    try:
+        spec = read_recipe(recipe_file)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise SuiteError(f"{recipe_file}: {key}: {first['msg']}") from error
+    for name in names:
+        if name not in spec.models:
+            raise SuiteError(f"{recipe_file}: no model {name!r}; it has {', '.join(spec.models)}")
+    recipe = Recipe(spec, out, work, click.echo)
+    for name in names or spec.models:
         recipe.make(name)
     recipe.write_hashes()
 

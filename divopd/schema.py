@@ -32,7 +32,7 @@ TURNS = _schema("turns", {
 # "cum": summed over the run up to the end of this update. learner_seconds is this update's own; it does not hold
 # read_wait. row_tokens = prompt + response tokens of the batch's rows (the paper's unit); computed_tokens = after
 # rows of one rollout have been merged. objective = -mean advantage over valid tokens per row, then over live rows (the
-# paper's reported value); drift = mean |recomputed - cached| student log-prob a valid token; both null for a batch of
+# paper's reported value); drift = mean |recomputed - cached| student log-prob a valid token; both NaN for a batch of
 # dead rows. arrival_rate = turns a virtual second of the run so far; drain_rate = rows a second of busy learner so far.
 UPDATES = _schema("updates", {
     "update": I, "time_start": F, "time_end": F, "read_wait": F, "learner_seconds": F,

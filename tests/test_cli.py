@@ -94,7 +94,7 @@ def test_unknown_key_in_yaml(suite: Path):
 
 
 def test_unknown_rule(suite: Path):
-    suite.write_text(suite.read_text().replace("vanilla", "vanila"))
+    suite.write_text(suite.read_text().replace("- vanilla", "- vanilla\n- vanila"))
     fails(run("train", "--suite", suite, "-s", "small", "-m", "vanila"), "unknown rule 'vanila'", "vanilla")
 
 
@@ -145,7 +145,38 @@ def test_corrupt_logs(tmp_path: Path):
     (folder / "config.yaml").write_text("a: [")
     fails(run("evaluate", folder), "config.yaml is corrupt")
     fails(run("evaluate", tmp_path), "config.yaml is missing", "divopd train")
-    fails(run("report", tmp_path / "none"), "no finished run")
+    fails(run("report", tmp_path / "none"), "none: no such folder", "no finished run")
+    assert not (tmp_path / "none").exists()
+
+
+def test_mistakes_in_a_recipe(tmp_path: Path):
+    file, out = tmp_path / "recipe.yaml", tmp_path / "models"
+    shape = {"hidden": 32, "layers": 1, "heads": 2, "ffn": 32, "stages": []}
+    file.write_text(yaml.safe_dump({"env": {}, "models": {"small": shape | {"hiden": 3}}}))
+    args = ["models", file, "--out", out, "--work", tmp_path / "work"]
+    fails(run(*args), "recipe.yaml: models.small.hiden: Extra inputs")
+    file.write_text(yaml.safe_dump({"env": {}, "models": {"small": shape}}))
+    fails(run(*args, "--model", "smal"), "recipe.yaml: no model 'smal'; it has small")
+    file.write_text("models: [")
+    fails(run(*args), "recipe.yaml: not readable as YAML")
+    assert not out.exists()
+
+
+def test_replace_starts_over_where_a_log_is_of_another_schema(suite: Path, monkeypatch: pytest.MonkeyPatch):
+    """As the message of an old log advises."""
+    from divopd.runlog import RunLog
+    from divopd.suite import load_suite
+
+    checkpoints(suite.parent)
+    config = load_suite(suite)[0]
+    folder = config.run_dir("results")
+    RunLog.open(folder, config)
+    meta = (folder / "meta.json").read_text()
+    (folder / "meta.json").write_text(meta.replace('"schema": ', '"schema": 9'))
+    args = ["train", "--suite", suite, "-s", "small", "-m", "vanilla"]
+    fails(run(*args), "another run (schema differs)", "--replace")
+    monkeypatch.setattr("divopd.cli._work", lambda *_: RunLog.open(folder, config).finish("done"))
+    assert run(*args, "--replace").exit_code == 0
 
 
 def test_unexpected_errors_say_how_to_see_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
