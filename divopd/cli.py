@@ -139,6 +139,18 @@ def prepare(suite_file: Path, workers: int, progress: Any) -> None:
 
 
 @main.command()
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), required=True, help="Suite file.")
+@click.option("--episodes", type=click.IntRange(1), default=140, show_default=True)
+def panel(suite_file: Path, episodes: int) -> None:
+    """Success of a suite's teachers and untrained students on the panel, with 95 % Wilson intervals."""
+    from divopd.panel import scores
+    from divopd.suite import load_suite
+
+    for score in scores(load_suite(suite_file), episodes):
+        click.echo(score.line())
+
+
+@main.command()
 @click.argument("recipe_file", type=click.Path(path_type=Path))
 @click.option("--model", "names", multiple=True, help="Only this one (repeatable).  [default: all, in order]")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the checkpoints go.")
