@@ -161,3 +161,21 @@ def test_checkpoints_are_those_that_were_hashed(sums: Path):
     listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines())
     present = [path for path in sums.parent.rglob("*") if path.is_file() and path != sums]
     assert {path.relative_to(sums.parent).as_posix(): file_hash(path) for path in present} == listed
+
+
+def test_readme_shows_the_reference_results():
+    """Every row of the README's results table, rounded as there, from the committed results."""
+    import pandas as pd
+
+    table = pd.read_csv(ROOT / "results" / "demo-reference" / "tables" / "main.csv").set_index(["setting", "method"])
+    text, setting, seen = (ROOT / "README.md").read_text(), "", 0
+    for line in re.findall(r"^\|(.*±.*)\|$", text, flags=re.MULTILINE):
+        name, method, start, peak, final, gain = (cell.strip() for cell in line.split("|"))
+        setting = name or setting
+        row = table.loc[(setting, method)]
+        bound = "" if pd.isna(row.bound_trained_tokens) else row.bound_trained_tokens
+        assert (start, peak) == (f"{100 * row.start:.1f}", f"{100 * row.peak:.1f}")
+        assert final == f"{100 * row.final5_mean:.1f} ± {100 * row.final5_std:.1f}"
+        assert gain == f"{bound}{row.speedup_trained_tokens:.2f}×"
+        seen += 1
+    assert seen == len(table)
