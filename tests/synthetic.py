@@ -83,3 +83,12 @@ def _turn(i: int) -> dict[str, Any]:
         "turns", explorer_batch=i // 40, task_index=i // 4 % 10, turn=i % 4, task="gen/train/0", actor="student",
         valid_tokens=5, disagreement=0.3, selected_at=selected, dropped=None if selected >= 0 else "stale",
     )  # fmt: skip
+
+
+def write_grid(root: Path) -> Path:
+    """Two settings, three methods, two seeds."""
+    for setting in ("alfworld-0.5m", "alfworld-2m"):
+        for method in SHAPES:
+            for seed in (0, 1):
+                write_run(root, cell(setting, method, seed))
+    return root

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from divopd import runlog
 from divopd.analysis import collect, runs, tables
 from divopd.analysis.labels import LOOKS, look, ordered
 from divopd.analysis.report import CSVS, FIGURES, TABLES, report
-from divopd.config import EnvConfig, EvalConfig, PipelineConfig, PolicyConfig, PromptConfig, TrainConfig
 from divopd.paper import SOURCE, reported
 from divopd.schema import turn_row
-from divopd.suite import load_suite
 from divopd.types import DropReason, Turn
-from synthetic import SHAPES, cell, row, write_run
-
-SETTINGS = ("alfworld-0.5m", "alfworld-2m")
+from synthetic import cell, row, write_grid
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two settings, three methods, two seeds."""
-    root = tmp_path_factory.mktemp("results")
-    for setting in SETTINGS:
-        for method in SHAPES:
-            for seed in (0, 1):
-                write_run(root, cell(setting, method, seed))
-    return root
+    return write_grid(tmp_path_factory.mktemp("results"))
 
 
 @pytest.fixture(scope="module")
@@ -228,24 +216,6 @@ def test_two_explorer_steps_at_one_version_count_once(tmp_path: Path):
     assert curve[["version", "episodes", "successes"]].to_numpy().tolist() == [[2, 10, 4]]
 
 
-def test_runs_that_differ_are_not_mixed_unless_named(results: Path, tmp_path: Path):
-    found = load_all(results)
-    runs.check_comparable(found)
-    other = write_run(tmp_path, cell(seed=7))
-    meta = json.loads((other / "meta.json").read_text())
-    meta["identity"]["panel"] = "0" * 64
-    (other / "meta.json").write_text(json.dumps(meta))
-    mixed = [*found, runs.load_run(other)]
-    with pytest.raises(runs.MixedRunsError, match="differ in panel.*--allow panel"):
-        runs.check_comparable(mixed)
-    runs.check_comparable(mixed, ["panel"])
-    with pytest.raises(runs.MixedRunsError, match="cannot allow 'schema'"):
-        runs.check_comparable(mixed, ["schema"])
-    again = write_run(tmp_path / "b", cell(seed=8, evaluation=EvalConfig(episodes=7)))
-    with pytest.raises(runs.MixedRunsError, match="evaluation"):
-        runs.check_comparable([*found, runs.load_run(again)])
-
-
 def test_report_writes_what_it_promises(results: Path, made: Path):
     frames = {name: pd.read_csv(made / f"{name}.csv") for name in CSVS}
     assert len(frames["curves"]) == 12 * 7 and len(frames["summary"]) == len(frames["diagnostics"]) == 12
@@ -289,89 +259,6 @@ def test_reported_numbers_stand_beside_ours(made: Path):
     assert starts[["reported_start", "reported_teacher"]].to_numpy().tolist() == [[7.86, 87.86], [26.43, 87.86]]
     text = (made / "tables" / "main.md").read_text()
     assert "Start (reported)" in text and "Teacher (reported)" in text and "26.4" in text
-
-
-def test_unfinished_and_unevaluated_runs_are_named_and_left_out(tmp_path: Path):
-    runlog.RunLog.open(cell("alfworld-2m", seed=9).run_dir(tmp_path), cell("alfworld-2m", seed=9)).flush()
-    with pytest.raises(runlog.RunLogError, match="no finished run.*seed9"):
-        report(tmp_path, tmp_path / "out", tmp_path, "collect")
-    trained = write_run(tmp_path, cell("alfworld-2m", seed=8))
-    (trained / "evaluated.json").unlink()  # killed in the middle of its panel, say
-    write_run(tmp_path, cell("alfworld-2m", seed=1))
-    lines = report(tmp_path, tmp_path / "out", tmp_path, "collect")
-    assert lines[0].startswith("1 runs ->")
-    assert [line for line in lines if "left out, not finished" in line and "seed9" in line]
-    assert [line for line in lines if "left out, not evaluated, run `divopd evaluate`" in line and "seed8" in line]
-    assert pd.read_csv(tmp_path / "out" / "summary.csv")["seed"].tolist() == [1]
-
-
-def test_runs_without_evaluation_say_what_to_do(tmp_path: Path):
-    config = cell()
-    runlog.RunLog.open(config.run_dir(tmp_path), config).finish("done")
-    with pytest.raises(runlog.RunLogError, match="divopd evaluate"):
-        report(tmp_path, tmp_path / "out", tmp_path, "collect")
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "says"),
-    [
-        ({"train": TrainConfig(learning_rate=1e-4)}, "train", "learning_rate 1e-06 / 0.0001"),
-        ({"pipeline": PipelineConfig(load=3.0)}, "pipeline", "load None / 3.0"),
-        ({"env": EnvConfig(max_turns=9)}, "env", "max_turns 30 / 9"),
-        ({"prompt": PromptConfig(style="chat")}, "prompt", "style compact / chat"),
-        ({"evaluation": EvalConfig(episodes=7)}, "evaluation", "episodes 140 / 7"),
-        ({"rollout_temperature": 0.5}, "rollout_temperature", "1.0 / 0.5"),
-        ({"student": PolicyConfig(path="models/none/alfworld-0.5m", dtype="bfloat16")}, "student", "bfloat16"),
-        ({"teacher": PolicyConfig(path="models/none/other")}, "teacher", "hash"),
-    ],
-)
-def test_runs_of_one_setting_made_otherwise_are_not_mixed(tmp_path: Path, change: dict, kind: str, says: str):
-    whole = cell(method="divopd").model_copy(update=change)
-    found = [runs.load_run(write_run(tmp_path, config, updates=10)) for config in (cell(), whole)]
-    if says == "hash":  # of a checkpoint that is not there
-        found[1].meta["identity"]["teacher"] = "0" * 64
-    with pytest.raises(runs.MixedRunsError, match=f"differ in {kind} .*{says}.*--allow {kind} to mix") as caught:
-        runs.check_comparable(found)
-    assert "\n" not in str(caught.value)
-    runs.check_comparable(found, [kind])
-    runs.check_comparable(found, by_method=[kind])  # the suite says that methods differ there
-    moved = cell("alfworld-2m").model_copy(update=change)
-    runs.check_comparable([found[0], runs.load_run(write_run(tmp_path, moved, updates=10))])  # another setting
-
-
-def test_where_a_checkpoint_or_cache_lies_makes_no_difference(tmp_path: Path):
-    other = cell(method="divopd", env=EnvConfig(cache_dir="elsewhere"))
-    other = other.model_copy(update={"teacher": PolicyConfig(path="models/copied/teacher")})
-    found = [runs.load_run(write_run(tmp_path, config, updates=10)) for config in (cell(), other)]
-    for run in found:
-        run.meta["identity"]["teacher"] = "0" * 64
-    runs.check_comparable(found)
-
-
-def test_a_suites_report_takes_its_own_cells_alone(tmp_path: Path):
-    (tmp_path / "settings").mkdir()
-    setting = {"student": {"path": "models/none/a"}, "teacher": {"path": "models/none/t"}}
-    (tmp_path / "settings" / "small.yaml").write_text(yaml.safe_dump(setting))
-    suite = {"name": "synthetic", "settings": ["small"], "baseline": "divopd_base", "seeds": [0, 1]}
-    methods = {"divopd_base": None, "divopd": {"config": {"pipeline": {"load": 3.0}}}}
-    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | {"methods": methods}, sort_keys=False))
-    cells, root = load_suite(tmp_path / "suite.yaml"), tmp_path / "results"
-    for config in cells[:3]:
-        write_run(root, config, updates=10)
-    write_run(root, cells[0].model_copy(update={"seed": 5}), updates=10)  # of an earlier, longer list of seeds
-    lines = report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")
-    assert lines[0].startswith("3 runs")
-    assert [line for line in lines if "not a cell of the suite" in line and "seed5" in line]
-    assert [line for line in lines if "not finished" in line and "divopd/seed1" in line], lines
-    assert set(pd.read_csv(tmp_path / "summary.csv")["baseline"]) == {"divopd_base"}
-    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | {"methods": methods, "common": {"train": {"beta": 2}}}))
-    with pytest.raises(runlog.RunLogError, match="no finished run.*configured otherwise"):
-        report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")
-
-
-def test_a_baseline_that_no_run_has_is_one_clear_line(results: Path, tmp_path: Path):
-    with pytest.raises(runlog.RunLogError, match="baseline 'vanila'.*divopd, divopd_base, vanilla$"):
-        report(results, tmp_path, tmp_path, "collect", "vanila")
 
 
 @pytest.mark.parametrize("name", ["main_results", "batch_diagnostics"])
