@@ -8,7 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -20,14 +29,22 @@ class Strict(BaseModel):
 class EnvConfig(Strict):
     """One environment and where its tasks come from."""
 
-    name: Literal["alfworld"] = "alfworld"
-    source: str = "generated"  # "generated" (embedded, no download) or a folder holding json_2.1.1
-    size: dict[str, Any] = {}  # GameSize fields of generated games
+    name: Literal["alfworld", "scienceworld", "webshop"] = "alfworld"
+    source: str = "generated"  # "generated" (embedded, no download), or where the official games or products lie
+    size: dict[str, Any] = {}  # GameSize fields of generated ALFWorld games
+    options: dict[str, Any] = {}  # the environment's own: `Options` in divopd/envs/<name>/plugin.py
     train_tasks: str = "gen/train/0:2000"  # a range of task ids, or a panel file
     eval_panel: str = "experiments/panels/alfworld_eval.txt"  # frozen, hashed
     max_turns: PositiveInt = 30
-    cache_dir: str = ".cache/alfworld"  # compiled games; safe to delete
+    cache_dir: str = ".cache"  # compiled games, a folder an environment; safe to delete
     engine: Literal["fast", "stock"] = "fast"  # "stock" is TextWorld's own: the same texts, some hundred times slower
+
+    @model_validator(mode="after")
+    def _own_options(self) -> EnvConfig:
+        from divopd.envs.registry import plugin  # which imports this module
+
+        plugin(self.name).Options.model_validate(self.options)
+        return self
 
 
 class PolicyConfig(Strict):

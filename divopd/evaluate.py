@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def episode_rows(rollouts: list[Rollout], version: int, explorer_step: int, time
             "task": rollout.task,
             "success": rollout.success,
             "reward": rollout.reward,
+            "score": None if math.isnan(rollout.score) else rollout.score,
             "turns": len(rollout.turns),
             "response_tokens": sum(turn.response_tokens for turn in rollout.turns),
             "invalid_actions": sum(not turn.valid_action for turn in rollout.turns),

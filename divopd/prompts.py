@@ -54,9 +54,9 @@ def make_style(config: PromptConfig, env: str) -> Style:
     """`compact`: the environment's own short form for small models; `chat`: full sentences."""
     if config.style == "chat":
         return ChatStyle()
-    from .envs.alfworld.compact import CompactStyle
+    from .envs.registry import plugin
 
-    return CompactStyle()
+    return plugin(env).style()
 
 
 class Renderer:

@@ -89,6 +89,7 @@ class _Episode:
         step: Step = self.env.step(turn.action)
         turn.reward, turn.valid_action, turn.progress = step.reward, step.valid, step.progress
         self.rollout.reward += step.reward
+        self.rollout.score = step.score
         self.allowed = step.allowed
         if step.success or step.done:
             self.rollout.success = step.success

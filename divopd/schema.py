@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from divopd.types import Turn
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 I, F, S, B = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 
@@ -45,9 +45,10 @@ UPDATES = _schema("updates", {
     "queue_length": I, "teacher_tokens": I,  # cum
     "arrival_rate": F, "drain_rate": F, "explorer_steps": I,  # cum
 })  # fmt: skip
+# score: the environment's own after the last turn (ScienceWorld: its score / 100), null where it has none.
 EVALS = _schema("evals", {
-    "version": I, "explorer_step": I, "time": F, "episode": I, "task": S, "success": B, "reward": F, "turns": I,
-    "response_tokens": I, "invalid_actions": I, "stop": S,
+    "version": I, "explorer_step": I, "time": F, "episode": I, "task": S, "success": B, "reward": F, "score": F,
+    "turns": I, "response_tokens": I, "invalid_actions": I, "stop": S,
 })  # fmt: skip
 SCHEMAS = {"turns": TURNS, "updates": UPDATES, "evals": EVALS}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -111,5 +112,6 @@ class Rollout:
     turns: list[Turn] = field(default_factory=list)
     success: bool = False
     reward: float = 0.0
+    score: float = math.nan  # the environment's own, after the last turn; NaN where it has none
     stop: StopReason = StopReason.TURN_LIMIT
     seconds: float = 0.0  # virtual seconds from the first turn to the end of teacher scoring

@@ -23,9 +23,10 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    from divopd.cloning.tokenizer import alfworld_words, build_tokenizer
+    from divopd.cloning.tokenizer import build_tokenizer
+    from divopd.envs.alfworld.plugin import words
 
-    return build_tokenizer(*alfworld_words())
+    return build_tokenizer(*words())
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,12 @@ import torch
 
 from divopd.cloning.demos import Demo, _label, collect
 from divopd.cloning.recipe import Recipe, RecipeSpec
-from divopd.cloning.tokenizer import alfworld_words, build_tokenizer
+from divopd.cloning.tokenizer import build_tokenizer
 from divopd.cloning.train import Muon, Renumber, batches, loss_of, tensors
 from divopd.config import EnvConfig, PolicyConfig, PromptConfig
 from divopd.envs.alfworld.compact import compact_action
 from divopd.envs.alfworld.expert import Expert
+from divopd.envs.alfworld.plugin import words
 from divopd.envs.registry import make_envs
 from divopd.policies.hf import load_model, load_tokenizer
 from divopd.prompts import Renderer, make_style
@@ -53,12 +54,12 @@ def test_renaming_is_a_bijection_within_types(tokenizer):
 
 
 def test_every_word_of_a_game_is_in_the_vocabulary(game_cache):
-    tokenizer = build_tokenizer(*alfworld_words())
+    tokenizer = build_tokenizer(*words())
     renderer = Renderer(tokenizer, make_style(PromptConfig(), "alfworld"))
     env = make_envs(EnvConfig(cache_dir=str(game_cache)), 1)[0]
     for i in range(24):
         assert tokenizer.unk_token_id not in renderer.first(env.reset(f"gen/train/{i}"))
-    for name in alfworld_words()[1]:
+    for name in words()[1]:
         assert len(tokenizer.encode(name)) == 1
 
 

@@ -88,6 +88,7 @@ def collect(
     mistakes: float = 0.0,
     temperature: float = 1.0,
     max_turns: int = 30,
+    response_tokens: int = 8,
 ) -> list[Demo]:
     """Play each task once; `encode(command)` gives the response tokens that stand for a command.
 
@@ -111,7 +112,9 @@ def collect(
         if session and turn < policy_turns:
             fresh_tokens = [plays[i].fresh for i in live]
             draws_of = [plays[i].draws for i in live]
-            sampled = dict(zip(live, session.act(live, fresh_tokens, temperature, 8, draws_of), strict=True))
+            sampled = dict(
+                zip(live, session.act(live, fresh_tokens, temperature, response_tokens, draws_of), strict=True)
+            )
         for i in live:
             _advance(plays[i], renderer, encode, sampled.get(i), mistakes)
     for play in plays:

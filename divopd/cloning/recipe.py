@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
@@ -19,20 +18,20 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from ..config import EnvConfig, PolicyConfig, PromptConfig, Strict
-from ..envs.registry import make_envs, train_tasks
+from ..envs.registry import make_envs, plugin, train_tasks
 from ..policies.hf import HFPolicy, load_model, load_tokenizer
 from ..prompts import Renderer, make_style
 from ..provenance import file_hash
 from ..seeds import rng, seed
 from .demos import Demo, Labeller, collect
 from .model import ModelSize, new_model
-from .tokenizer import alfworld_words, build_tokenizer
+from .tokenizer import build_tokenizer
 from .train import clone
 
 Say = Callable[[str], None]
 Unit = tuple[int, int, tuple[str, ...]]
 """(play, turns of the policy, tasks)"""
-Habits = tuple[float, float, float]
+Habits = tuple[float, ...]
 _SIDE_BY_SIDE = 32
 
 
@@ -61,7 +60,7 @@ class ModelSpec(Strict):
     layers: PositiveInt
     heads: PositiveInt
     ffn: PositiveInt
-    habits: Habits = (0.0, 0.0, 0.0)  # of its novice: walk_past, raw, wander
+    habits: Habits = ()  # of its novice: the shares that the environment's `players` takes
     start: str = ""  # another model's stage whose weights it begins with ("": fresh ones)
     ship: bool = True  # False: only a step on the way
     stages: list[StageSpec]
@@ -74,6 +73,7 @@ class RecipeSpec(Strict):
     seed: int = 0
     workers: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
+    response_tokens: PositiveInt = 8  # the most that a playing policy says in one turn
     models: dict[str, ModelSpec]
 
 
@@ -87,7 +87,7 @@ class Recipe:
     def __init__(self, spec: RecipeSpec, out: Path, work: Path, say: Say) -> None:
         self.spec, self.out, self.work, self.say = spec, out, work, say
         work.mkdir(parents=True, exist_ok=True)
-        self.tokenizer = build_tokenizer(*alfworld_words())
+        self.tokenizer = build_tokenizer(*plugin(spec.env.name).words())
         self.tokenizer.save_pretrained(work / "tokenizer")
 
     def make(self, name: str) -> None:
@@ -184,22 +184,17 @@ def _play_share(
     units: Sequence[Unit],
 ) -> list[tuple[Unit, list[Demo]]]:
     """Play some units in a process of its own."""
-    from ..envs.alfworld.compact import compact_action
-    from ..envs.alfworld.expert import Expert
-    from ..envs.alfworld.novice import Novice
-
     torch.set_num_threads(1)
     tokenizer = load_tokenizer(PolicyConfig(path=tokenizer_path))
     renderer = Renderer(tokenizer, make_style(PromptConfig(), spec.env.name))
     policy = HFPolicy(load_model(PolicyConfig(path=path)), renderer.eos) if path else None
     envs = make_envs(spec.env, _SIDE_BY_SIDE)
+    env_kind = plugin(spec.env.name)
+    make: dict[str, Callable[[], Labeller]] = env_kind.players(habits)
     known: dict[str, tuple[int, ...]] = {}
 
-    def make(kind: str) -> Callable[[], Labeller]:
-        return Expert if kind == "expert" else partial(Novice, *habits)
-
     def encode(command: str) -> tuple[int, ...]:
-        text = compact_action(command)
+        text = env_kind.short(command)
         if text not in known:
             known[text] = (*tokenizer.encode(text, add_special_tokens=False), renderer.eos)
         return known[text]
@@ -209,16 +204,17 @@ def _play_share(
             unit,
             collect(
                 envs,
-                make(stage.labels),
+                make[stage.labels],
                 renderer,
                 unit[2],
                 encode,
                 (spec.seed, "demos", actor, stage.mistakes, unit[0]),
-                make_actor=make(stage.actor) if stage.actor in ("expert", "novice") else None,
+                make_actor=make.get(stage.actor),
                 policy=policy,
                 policy_turns=unit[1],
                 mistakes=stage.mistakes,
                 max_turns=spec.env.max_turns,
+                response_tokens=spec.response_tokens,
             ),
         )
         for unit in units

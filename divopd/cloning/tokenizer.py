@@ -30,12 +30,3 @@ def build_tokenizer(words: Sequence[str], entities: Sequence[str]) -> Any:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-def alfworld_words() -> tuple[list[str], list[str]]:
-    """(words, entity names) that generated ALFWorld rooms can print in the compact style."""
-    from ..envs.alfworld.compact import ACTION_WORDS, GOAL_WORDS, OBSERVATION_WORDS
-    from ..envs.alfworld.generate import ENTITY_TYPES, entity_names
-
-    types = [name for kind in sorted(ENTITY_TYPES) for name in ENTITY_TYPES[kind]]
-    return [*OBSERVATION_WORDS, *ACTION_WORDS, *GOAL_WORDS, *types], list(entity_names())

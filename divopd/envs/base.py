@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -30,6 +31,8 @@ class Step:
     `success` is read from one named field per environment, never from `done`. `valid`: the environment understood the
     action. `progress`: the turn was neither invalid nor a repeat of the previous action with unchanged allowed actions
     (paper section on teacher recovery). Step limits are counted by the caller, so `done` never means "too long".
+    `score` is the environment's own measure of how far the episode has come (ScienceWorld: score / 100, -1 after a
+    wrong focus; WebShop: the final reward), NaN where it has none.
     """
 
     text: str
@@ -39,6 +42,7 @@ class Step:
     valid: bool
     progress: bool
     allowed: tuple[str, ...]
+    score: float = math.nan
 
 
 @runtime_checkable

@@ -1,25 +1,58 @@
-"""Environments and task lists by configuration; each environment's packages are imported only when it is asked for."""
+"""Environments and task lists by configuration; each environment's packages are imported only when it is asked for.
+
+An environment is a folder divopd/envs/<name>/ whose plugin.py fills one seam: `Options` (what `env.options` may hold),
+`make` (environments), `tasks` (a named split), and for small models `style` (few words), `words` (their tokenizer's),
+`players` (expert and novice, which label states) and `short` (the response that stands for a command).
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
-from ..config import EnvConfig
+from ..config import EnvConfig, Strict
 from .base import EnvError, TextEnv
+
+if TYPE_CHECKING:
+    from ..cloning.demos import Labeller
+    from ..prompts import Style
 
 _RANGE = re.compile(r"(?P<stem>.+/)(?P<low>\d+):(?P<high>\d+)")
 
 
+class Plugin(Protocol):
+    """See the module."""
+
+    Options: type[Strict]
+
+    def make(self, config: EnvConfig, count: int) -> list[TextEnv]: ...
+
+    def tasks(self, config: EnvConfig, split: str) -> list[str]: ...
+
+    def style(self) -> Style: ...
+
+    def words(self) -> tuple[list[str], list[str]]: ...
+
+    def players(self, habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]: ...
+
+    def short(self, command: str) -> str: ...
+
+
+def plugin(name: str) -> Plugin:
+    """The seam of one environment, imported when it is first asked for."""
+    return cast(Plugin, importlib.import_module(f"divopd.envs.{name}.plugin"))
+
+
 def make_envs(config: EnvConfig, count: int) -> list[TextEnv]:
     """`count` environments of one kind, for as many episodes at once. Raises `EnvError` naming what is missing."""
-    return _BUILDERS[config.name](config, count)
+    return plugin(config.name).make(config, count)
 
 
 def train_tasks(config: EnvConfig) -> list[str]:
-    """Training task ids: a range ("gen/train/0:2000"), a panel file, or a split of the official games."""
+    """Training task ids: a range ("gen/train/0:2000"), a panel file, or a split that the environment names."""
     spec = config.train_tasks
     if found := _RANGE.fullmatch(spec):
         tasks = [f"{found['stem']}{i}" for i in range(int(found["low"]), int(found["high"]))]
@@ -28,9 +61,7 @@ def train_tasks(config: EnvConfig) -> list[str]:
         return tasks
     if spec.endswith(".txt"):
         return read_panel(spec)
-    from .alfworld.games import OfficialGames
-
-    return OfficialGames(Path(config.source)).tasks(spec)
+    return plugin(config.name).tasks(config, spec)
 
 
 def eval_tasks(config: EnvConfig, episodes: int) -> list[str]:
@@ -51,29 +82,3 @@ def read_panel(path: str | Path) -> list[str]:
     if not tasks or len(set(tasks)) < len(tasks):
         raise EnvError(f"panel {path} is {'empty' if not tasks else 'not a list of distinct tasks'}")
     return tasks
-
-
-@cache
-def _alfworld_size(items: tuple[tuple[str, object], ...]) -> object:
-    from .alfworld.generate import GameSize
-
-    try:
-        return GameSize(**dict(items))  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise EnvError(f"env.size: {error}") from error
-
-
-def _alfworld(config: EnvConfig, count: int) -> list[TextEnv]:
-    from .alfworld.env import AlfworldEnv
-    from .alfworld.games import GameSource, GeneratedGames, OfficialGames
-
-    source: GameSource
-    if config.source == "generated":
-        items = {key: tuple(value) if isinstance(value, list) else value for key, value in config.size.items()}
-        source = GeneratedGames(_alfworld_size(tuple(sorted(items.items()))))  # type: ignore[arg-type]
-    else:
-        source = OfficialGames(Path(config.source))
-    return [AlfworldEnv(source, Path(config.cache_dir), config.engine) for _ in range(count)]
-
-
-_BUILDERS: dict[str, Callable[[EnvConfig, int], list[TextEnv]]] = {"alfworld": _alfworld}

@@ -1,0 +1,80 @@
+"""What the suite asks of ALFWorld: see divopd/envs/registry.py for the seam that every environment fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from divopd.config import EnvConfig, Strict
+from divopd.envs.base import EnvError, TextEnv
+
+if TYPE_CHECKING:
+    from divopd.cloning.demos import Labeller
+    from divopd.envs.alfworld.generate import GameSize
+    from divopd.prompts import Style
+
+
+class Options(Strict):
+    """ALFWorld has no options of its own; the size of generated rooms is `env.size`."""
+
+
+def make(config: EnvConfig, count: int) -> list[TextEnv]:
+    """Environments on generated games, or on the official ones below the folder `config.source`."""
+    from divopd.envs.alfworld.env import AlfworldEnv
+    from divopd.envs.alfworld.games import GameSource, GeneratedGames, OfficialGames
+
+    source: GameSource
+    if config.source == "generated":
+        items = {key: tuple(value) if isinstance(value, list) else value for key, value in config.size.items()}
+        source = GeneratedGames(_size(tuple(sorted(items.items()))))
+    else:
+        source = OfficialGames(Path(config.source))
+    return [AlfworldEnv(source, Path(config.cache_dir) / "alfworld", config.engine) for _ in range(count)]
+
+
+def tasks(config: EnvConfig, split: str) -> list[str]:
+    """The official games of a split ("train", "valid_seen", ...)."""
+    from divopd.envs.alfworld.games import OfficialGames
+
+    return OfficialGames(Path(config.source)).tasks(split)
+
+
+def style() -> Style:
+    from divopd.envs.alfworld.compact import CompactStyle
+
+    return CompactStyle()
+
+
+def words() -> tuple[list[str], list[str]]:
+    """(words, entity names) that generated ALFWorld rooms can print in the compact style."""
+    from divopd.envs.alfworld.compact import ACTION_WORDS, GOAL_WORDS, OBSERVATION_WORDS
+    from divopd.envs.alfworld.generate import ENTITY_TYPES, entity_names
+
+    types = [name for kind in sorted(ENTITY_TYPES) for name in ENTITY_TYPES[kind]]
+    return [*OBSERVATION_WORDS, *ACTION_WORDS, *GOAL_WORDS, *types], list(entity_names())
+
+
+def players(habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]:
+    """Who can label a state. `habits`: walk_past, raw, wander of the novice."""
+    from divopd.envs.alfworld.expert import Expert
+    from divopd.envs.alfworld.novice import Novice
+
+    return {"expert": Expert, "novice": partial(Novice, *(habits or (0.0, 0.0, 0.0)))}
+
+
+def short(command: str) -> str:
+    from divopd.envs.alfworld.compact import compact_action
+
+    return compact_action(command)
+
+
+@cache
+def _size(items: tuple[tuple[str, Any], ...]) -> GameSize:
+    from divopd.envs.alfworld.generate import GameSize
+
+    try:
+        return GameSize(**dict(items))
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"env.size: {error}") from error
