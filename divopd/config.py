@@ -16,6 +16,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationError,
     model_validator,
 )
 
@@ -43,7 +44,11 @@ class EnvConfig(Strict):
     def _own_options(self) -> EnvConfig:
         from divopd.envs.registry import plugin  # which imports this module
 
-        plugin(self.name).Options.model_validate(self.options)
+        try:
+            plugin(self.name).Options.model_validate(self.options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"options.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         return self
 
 
@@ -126,7 +131,7 @@ class RunConfig(Strict):
     setting: str
     method: MethodConfig
     seed: NonNegativeInt = 0
-    env: EnvConfig = EnvConfig()
+    env: EnvConfig = Field(default_factory=EnvConfig)
     student: PolicyConfig
     teacher: PolicyConfig
     prompt: PromptConfig = PromptConfig()
