@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from divopd import __version__
+from divopd.cli_play import play
 
 if TYPE_CHECKING:
     from divopd.config import RunConfig
@@ -204,6 +205,9 @@ def doctor(suite_file: Path | None, out: Path) -> None:
     failed = sum(check.needed and not check.ok for check in results)
     if failed:
         raise click.ClickException(f"{failed} check(s) failed")
+
+
+main.add_command(play)
 
 
 def _cell(
