@@ -1,0 +1,61 @@
+"""`divopd audit` and `divopd sweep`. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+# not divopd.cli's: that module registers these commands
+PROGRESS = click.option(
+    "--progress",
+    type=click.Choice(["auto", "bar", "lines", "none"]),
+    default="auto",
+    help="bar on a terminal, else lines",
+)
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--update", type=click.IntRange(0), required=True, help="The update whose pool is looked at.")
+@click.option("--rule", "names", multiple=True, help="Only this rule (repeatable).  [default: all]")
+@click.option("--sketch", type=click.IntRange(1), help="Project gradients to so many numbers.  [default: as needed]")
+@click.option("--seeds", type=click.IntRange(1), default=32, show_default=True, help="Draws of rules that draw.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the audit goes.")
+@PROGRESS
+def audit(
+    run_dir: Path, update: int, names: tuple[str, ...], sketch: int | None, seeds: int, out: Path, progress: Any
+) -> None:
+    """Compare the gradient of each rule's batch with the pool's, at one update of a finished run."""
+    from transformers.utils import logging
+
+    from divopd.analysis.audit import write
+    from divopd.audit.gradients import EXACT_FLOATS, SKETCH_DIM, CountSketch, row_gradients
+    from divopd.audit.measure import audit as measure
+    from divopd.audit.measure import rules_for
+    from divopd.audit.rebuild import rebuild
+    from divopd.progress import Progress
+    from divopd.runlog import read_config
+    from divopd.seeds import seed as named_seed
+
+    logging.disable_progress_bar()  # of loading weights, in the middle of ours
+    config = read_config(run_dir)
+    rules = rules_for(config.method, names)  # first: an unknown rule is found at once
+    with Progress("rebuild", "update", progress) as bar:
+        moment = rebuild(run_dir, update, bar)
+    size = sum(p.numel() for p in moment.learner.parameters) * len(moment.turns)
+    dim = sketch or (SKETCH_DIM if size > EXACT_FLOATS else None)
+    with Progress("gradients", "turn", progress) as bar:
+        found = row_gradients(moment.learner, moment.turns, CountSketch(dim) if dim else None, bar)
+    numbers = [named_seed(config.seed + i, "rule") for i in range(seeds)]
+    result = measure(moment.turns, update, config.train.batch_rows, found, rules, numbers)
+    title = f"{config.setting}, {config.method.name}, seed {config.seed}, update {update}"
+    for line in write(result, title, config.env.name, out):
+        click.echo(line)
+
+
+if __name__ == "__main__":
+    from divopd.cli import Main
+
+    Main("divopd", commands=[audit]).main()
