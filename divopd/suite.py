@@ -65,6 +65,7 @@ class SuiteSpec(Strict):
     baseline: str = "vanilla"  # the method that speedups compare with
     common: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
+    sweep: str | None = None  # dotted key of a cell by which its methods are compared (analysis/sweeps.py)
 
     @property
     def method_specs(self) -> dict[str, MethodSpec]:
@@ -84,11 +85,13 @@ def load_suite(path: str | Path) -> list[RunConfig]:
 
 
 def expand(content: Mapping[str, Any], source: Path) -> list[RunConfig]:
-    """The cells of a suite already read; `source` is its file, beside which settings/*.yaml lie."""
+    """The cells of a suite already read; settings/*.yaml lie beside `source`, its file, or one folder up."""
     spec = suite_spec(content, source)
+    folders = [folder / "settings" for folder in (source.parent, source.parent.parent)]
+    settings = next((folder for folder in folders if folder.is_dir()), folders[0])
     cells = []
     for name in spec.settings:
-        file = source.parent / "settings" / f"{name}.yaml"
+        file = settings / f"{name}.yaml"
         setting = read_setting(file)
         for method, method_spec in spec.method_specs.items():
             layers = [(source, "common", spec.common), (file, "", setting.config),

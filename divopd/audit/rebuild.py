@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from divopd import runlog
 from divopd.candidates import gate
 from divopd.config import RunConfig
@@ -70,10 +72,10 @@ class _Rerun(Trainer):
         self.at = update
         self.pipeline.pool = self.tap = _PoolAt(self.pipeline.pool, update)
 
-    def _learn(self, turns: Sequence[Any], version: int) -> dict[str, float]:
+    def _learn(self, turns: Sequence[Any], version: int, weights: np.ndarray | None = None) -> dict[str, float]:
         if version == self.at:
             raise _Reached
-        return super()._learn(turns, version)
+        return super()._learn(turns, version, weights)
 
     def _save(self, version: int, explorer_step: int, time: float) -> None:
         """No checkpoints: nothing is evaluated."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SOURCE = "arXiv 2609.34838"
-TABLES = ("main_results", "batch_diagnostics")
+TABLES = ("main_results", "batch_diagnostics", "gradient_alignment", "sweeps")
 
 
 def reported(table: str) -> pd.DataFrame:
