@@ -168,10 +168,11 @@ class Replay:
         version = arrival.version
         if version is None:
             version = bisect_right(self.published, arrival.played_at)
-        for turn in arrival.turns:
-            turn.version = version
-        self.pool.put(arrival.turns, self._now)
-        self.use.arrive(arrival.turns, arrival.valid)
+        for turns in arrival.rollouts:
+            for turn in turns:
+                turn.version = version
+            self.pool.put(turns, self._now)
+            self.use.arrive(turns, any(turn.verdict is None for turn in turns))
 
     def _columns(self, turns: Sequence[StreamTurn], update: int) -> Candidates:
         queue = {name: [getattr(turn, name) for turn in turns] for name in ("version", "first_seen", "arrival")}

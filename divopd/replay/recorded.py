@@ -52,9 +52,9 @@ class Recorded:
     def recorded(self) -> Sequence[tuple[float, Arrival]]:
         ids = self.turns[["explorer_batch", "task_index", "run"]].to_numpy()
         first = np.flatnonzero(np.r_[True, (np.diff(ids, axis=0) != 0).any(axis=1)]).tolist()
-        times, valid = self.turns["arrival_time"].tolist(), self.rows.column("valid")
+        times, played_at = self.turns["arrival_time"].tolist(), self._played_at.tolist()
         return [
-            (times[a], Arrival(turns_of(self.rows, range(a, b)), bool(valid[a:b].any()), float(self._played_at[a])))
+            (times[a], Arrival([turns_of(self.rows, range(a, b))], played_at[a]))
             for a, b in zip(first, [*first[1:], len(ids)], strict=True)
         ]
 

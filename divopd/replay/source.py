@@ -90,10 +90,9 @@ def turns_of(rows: Rows, which: range) -> list[StreamTurn]:
 
 @dataclass(slots=True)
 class Arrival:
-    """One rollout's turns on their way to the pool. `version` None: what the replay had published at `played_at`."""
+    """Rollouts on their way to the pool, in order. `version` None: what the replay had published at `played_at`."""
 
-    turns: list[StreamTurn]
-    valid: bool  # one of the turns passes the gate
+    rollouts: list[list[StreamTurn]]
     played_at: float  # virtual seconds at which its explorer step started
     version: int | None = None
 
