@@ -1,0 +1,219 @@
+"""Products of a shop, read from the official JSON files, with every draw frozen."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from divopd.envs.base import EnvError
+from divopd.envs.webshop.nouns import NounSource
+from divopd.envs.webshop.search import Index
+from divopd.seeds import seed
+
+if TYPE_CHECKING:
+    from divopd.envs.webshop.goals import Goal
+
+Items = Iterable[Mapping[str, Any]]
+DEFAULT_PRICE = 100.0
+NO_ATTRIBUTES = ("DUMMY_ATTR",)
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product. `options`: the values of each option in page order; `price`: what `buy now` charges, drawn once from
+    the range that `price_tag` shows."""
+
+    asin: str
+    title: str
+    description: str
+    bullets: tuple[str, ...]
+    category: str
+    query: str
+    product_category: str
+    price_tag: str
+    price: float
+    options: Mapping[str, tuple[str, ...]]
+    attributes: tuple[str, ...]
+
+    def indexed_text(self) -> str:
+        """What search looks at: title, description, first bullet, options."""
+        options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
+        return " ".join((self.title, self.description, self.bullets[0], options)).lower()
+
+    @property
+    def document(self) -> str:
+        """Where the reward looks for attributes and options, lower case; parts cannot match across their borders."""
+        return "\0".join((self.title, " ".join(self.bullets), self.description)).lower()
+
+
+class Catalog:
+    """Products, their goals in frozen order, the search index (built at first use) and the titles' nouns."""
+
+    def __init__(self, products: Sequence[Product], goals: Sequence[Goal], nouns: NounSource | None = None) -> None:
+        """`nouns`: see `divopd.envs.webshop.nouns`; None where no reward is asked for."""
+        self.products = tuple(products)
+        self.by_asin = {product.asin: product for product in self.products}
+        self.goals = tuple(goals)
+        self.nouns = nouns
+
+    @functools.cached_property
+    def index(self) -> Index:
+        """Built once; about 3 ms a product."""
+        return Index([product.asin for product in self.products], (p.indexed_text() for p in self.products))
+
+    def search(self, query: str) -> tuple[Product, ...]:
+        """The products that the results pages of a query show, best first: 50 at most."""
+        return tuple(self.products[number] for number in self.index.search(query))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of every price and goal in order."""
+        digest = hashlib.sha256()
+        for product in self.products:
+            digest.update(json.dumps([product.asin, product.price]).encode())
+        for goal in self.goals:
+            digest.update(json.dumps(goal.record(), sort_keys=True).encode())
+        return digest.hexdigest()
+
+
+def load_catalog(
+    items: Items | Path,
+    attributes: Mapping[str, Any] | Path,
+    human: Mapping[str, Any] | Path | None = None,
+    *,
+    nouns: NounSource | Mapping[str, Sequence[str]] | Callable[[str], Sequence[str]] | Path | None = None,
+    limit: int | None = None,
+    draws: str = "webshop",
+    prices: Mapping[str, float] | None = None,
+    goals: Iterable[Mapping[str, Any]] | None = None,
+) -> Catalog:
+    """Build a catalogue from the official JSON (parsed, or by path; items are then streamed).
+
+    `items`: list of products (`items_shuffle*.json`). `attributes`: asin -> {attributes, instruction,
+    instruction_attributes} (`items_ins_v2*.json`). `human`: asin -> instructions of people (`items_human_ins.json`); where
+    given, they are the goals, else every combination of options of each product with an `instruction` is one.
+    `limit`: read this many items. `draws` names the seed of prices and price bounds; `prices` (asin -> price) and `goals`
+    (records as in `Goal.record`) replace what would be drawn. Raises `EnvError` for what is not in that format.
+    """
+    from divopd.envs.webshop.goals import Goal, make_goals
+
+    source = stream_items(items) if isinstance(items, Path) else items
+    about = _read(attributes)
+    people = None if human is None else _read(human)
+    products = list(_products(source, about, limit, random.Random(seed(draws, "prices")), prices))
+    if goals is not None:
+        made = [Goal.from_record(record) for record in goals]
+    else:
+        made = make_goals(products, about, people, random.Random(seed(draws, "bounds")))
+    return Catalog(products, made, None if nouns is None else NounSource.of(nouns))
+
+
+def stream_items(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON array, one at a time: the full file is larger than memory."""
+    decoder = json.JSONDecoder()
+    try:
+        with path.open(encoding="utf-8") as file:
+            buffer, start, more = file.read(_CHUNK).lstrip(), 1, True
+            if not buffer.startswith("["):
+                raise EnvError(f"{path} is no JSON array of products: give the items_shuffle file")
+            while True:
+                start = _skip(buffer, start)
+                if buffer.startswith("]", start):
+                    return
+                try:
+                    item, start = decoder.raw_decode(buffer, start)
+                    yield item
+                except json.JSONDecodeError as error:
+                    if not more:
+                        raise EnvError(f"{path} ends within a product: fetch it again") from error
+                    chunk = file.read(max(_CHUNK, len(buffer)))
+                    buffer, start, more = buffer[start:] + chunk, 0, bool(chunk)
+    except OSError as error:
+        raise EnvError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _skip(buffer: str, start: int) -> int:
+    while start < len(buffer) and buffer[start] in " \t\r\n,":
+        start += 1
+    return start
+
+
+def _read(source: Mapping[str, Any] | Path) -> Mapping[str, Any]:
+    if not isinstance(source, Path):
+        return source
+    try:
+        content = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EnvError(f"cannot read {source}: {error}") from error
+    if not isinstance(content, dict):
+        raise EnvError(f"{source} is no JSON object keyed by product: give the items_ins or items_human_ins file")
+    return content
+
+
+def _products(
+    items: Items, about: Mapping[str, Any], limit: int | None, rng: random.Random, prices: Mapping[str, float] | None
+) -> Iterator[Product]:
+    """Products in file order; ids that are 'nan', longer than 10 characters, or seen before are left out."""
+    seen = set()
+    for number, item in enumerate(items):
+        if limit is not None and number >= limit:
+            return
+        try:
+            asin = item["asin"]
+            if asin == "nan" or len(asin) > 10 or asin in seen:
+                continue
+            seen.add(asin)
+            yield _product(item, about.get(asin, {}), rng, prices)
+        except (KeyError, TypeError, AttributeError, ValueError, InvalidOperation) as error:
+            name = item.get("asin", f"number {number}") if isinstance(item, Mapping) else f"number {number}"
+            raise EnvError(f"product {name} is not in the official format: {error!r}") from error
+
+
+def _product(
+    item: Mapping[str, Any], about: Mapping[str, Any], rng: random.Random, frozen: Mapping[str, float] | None
+) -> Product:
+    bullets = item["small_description"]
+    prices = _prices(item.get("pricing"))
+    drawn = prices[0] if len(prices) == 1 else rng.uniform(prices[0], prices[1])
+    return Product(
+        asin=item["asin"],
+        title=item["name"],
+        description=item["full_description"],
+        bullets=tuple(bullets) if isinstance(bullets, list) else (bullets,),
+        category=sys.intern(item["category"]),
+        query=sys.intern(item["query"].lower().strip()),
+        product_category=sys.intern(item["product_category"]),
+        price_tag=" to ".join(f"${price}" for price in prices),
+        price=drawn if frozen is None else frozen[item["asin"]],
+        options=_options(item["customization_options"]),
+        attributes=tuple(sys.intern(a) for a in about["attributes"]) if "attributes" in about else NO_ATTRIBUTES,
+    )
+
+
+def _prices(text: str | None) -> list[float]:
+    """The one price, or the two ends of the range, that a price text names."""
+    if not text:
+        return [DEFAULT_PRICE]
+    prices = [float(Decimal(re.sub(r"[^\d.]", "", part))) for part in text.split("$")[1:]]
+    if not prices:
+        raise ValueError(f"no $ in the price {text!r}")
+    return prices[:2]
+
+
+def _options(groups: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    options: dict[str, tuple[str, ...]] = {}
+    for name, values in (groups or {}).items():
+        if values is not None:
+            texts = (value["value"].strip().replace("/", " | ").lower() for value in values)
+            options[sys.intern(name.lower())] = tuple(sys.intern(text) for text in texts)
+    return options
