@@ -19,9 +19,9 @@ from divopd.envs.base import EnvError
 from divopd.envs.webshop.lexicon import DEPARTMENTS, GROUPS, INSTRUCTIONS, KIND_WORDS, MAKERS, TITLES, Department, Kind
 from divopd.seeds import seed as named_seed
 
-SPLITS = {"eval": (0, 160), "train": (160, 560), "clone": (560, None)}
+SPLITS = {"eval": (0, 160), "train": (160, 860), "clone": (860, None)}
 """Positions in the catalogue: products of the panel, of the suites' training tasks, and of the demonstrations."""
-MAX_PER_KIND = 99
+MAX_PER_KIND = 40
 _MIN_PER_KIND = 25
 _RANGE_SHARE = 0.06  # products whose price is a range
 _ONE_ATTRIBUTE = 0.2  # wishes that name one attribute instead of two
@@ -42,11 +42,11 @@ class Catalogue:
     title_nouns: dict[str, list[str]]
 
 
-def generate_catalogue(seed: int = 0, per_kind: int = 40, wishes: int = 3) -> Catalogue:
+def generate_catalogue(seed: int = 0, per_kind: int = 40, wishes: int = 4) -> Catalogue:
     """`per_kind` products of each of the 40 types in random order, `wishes` instructions a product.
 
-    Raises `EnvError` unless 25 <= per_kind <= 99 and wishes >= 1: fewer products leave the panel without rivals, more do
-    not fit the two digits of an ASIN.
+    Raises `EnvError` unless 25 <= per_kind <= 40 and wishes >= 1: fewer products leave wishes without rivals; more would
+    lengthen the list of names that small models must know.
     """
     if not _MIN_PER_KIND <= per_kind <= MAX_PER_KIND:
         raise EnvError(f"products a type must be between {_MIN_PER_KIND} and {MAX_PER_KIND}, got {per_kind}")
@@ -80,7 +80,7 @@ def _add_product(
 ) -> None:
     letters = "".join(rng.choices(string.ascii_uppercase, k=4))
     asin = f"B0{KIND_WORDS.index(kind.word):02}{letters}{number:02}"
-    attributes = rng.sample(department.attributes, 3)
+    attributes = rng.sample(_pool(department, kind), 3)
     options = _offer(rng, kind)
     maker, place = rng.choice(MAKERS), rng.choice(department.places)
     first, second, third = (word.capitalize() for word in attributes)
@@ -118,12 +118,18 @@ def _add_product(
     }
 
 
+def _pool(department: Department, kind: Kind) -> tuple[str, ...]:
+    """The six of the department's eight attributes that a type can have; neighbouring types share five."""
+    first = department.kinds.index(kind)
+    return (department.attributes * 2)[first : first + 6]
+
+
 def _offer(rng: random.Random, kind: Kind) -> dict[str, list[str]]:
-    """Two or three values a group, up to half of a large group; in the group's order."""
+    """Two or more values a group, of which a large group has up to six; in the group's order."""
     offer = {}
     for key in kind.groups:
         values = GROUPS[key].values
-        kept = rng.sample(range(len(values)), min(len(values), rng.randint(2, max(3, len(values) // 2))))
+        kept = rng.sample(range(len(values)), min(len(values), rng.randint(2, max(3, len(values) * 3 // 5))))
         offer[key] = [values[i] for i in sorted(kept)]
     return offer
 

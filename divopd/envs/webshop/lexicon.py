@@ -80,7 +80,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Office", "Weekend", "Winter", "Summer"),
         _kinds(
             "color, size, pattern",
-            (12, 98),
+            (12, 148),
             "a|hoodie|hoodies",
             "a|shirt|shirts",
             "a|jacket|jackets",
@@ -95,7 +95,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Street", "Trail", "Beach", "Party"),
         _kinds(
             "color, fit size, width",
-            (20, 118),
+            (20, 168),
             "a pair of|sneakers|sneakers",
             "a pair of|boots|boots",
             "a pair of|sandals|sandals",
@@ -110,7 +110,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Morning", "Evening", "Spa", "Gym"),
         _kinds(
             "scent, volume",
-            (8, 76),
+            (8, 124),
             "a|shampoo|shampoos",
             "a|lotion|lotions",
             "a|serum|serums",
@@ -125,7 +125,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Desk", "Car", "Studio", "Hotel"),
         _kinds(
             "color, edition, plug",
-            (15, 128),
+            (15, 188),
             "a|speaker|speakers",
             "a|charger|chargers",
             "a|keyboard|keyboards",
@@ -140,7 +140,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Breakfast", "Dinner", "Picnic", "Camping"),
         _kinds(
             "color, capacity",
-            (9, 94),
+            (9, 142),
             "a|mug|mugs",
             "a|kettle|kettles",
             "a|skillet|skillets",
@@ -155,7 +155,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Bedroom", "Nursery", "Cottage", "Dormitory"),
         _kinds(
             "color, bed size, pattern",
-            (18, 116),
+            (18, 178),
             "a|pillow|pillows",
             "a|blanket|blankets",
             "a|curtain|curtains",
@@ -170,7 +170,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Snack", "Holiday", "Brunch", "Lunchbox"),
         _kinds(
             "flavor, pack",
-            (6, 74),
+            (6, 118),
             "some|cookies|cookies",
             "some|coffee|coffees",
             "some|granola|granolas",
@@ -185,7 +185,7 @@ DEPARTMENTS: tuple[Department, ...] = (
         ("Patio", "Balcony", "Porch", "Terrace"),
         _kinds(
             "color, finish",
-            (14, 112),
+            (14, 164),
             "a|planter|planters",
             "a|lantern|lanterns",
             "a|hammock|hammocks",
