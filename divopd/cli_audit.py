@@ -55,7 +55,21 @@ def audit(
         click.echo(line)
 
 
+@click.command()
+@click.argument("results_dir", type=click.Path(path_type=Path))
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), required=True, help="Suite file with a sweep.")
+@click.option(
+    "--figures", type=click.Path(path_type=Path), help="Where the figure goes.  [default: RESULTS_DIR/figures]"
+)
+def sweep(results_dir: Path, suite_file: Path, figures: Path | None) -> None:
+    """Table and figure by the quantity that a suite sweeps, from what `divopd report` collected."""
+    from divopd.analysis.sweeps import sweep as work
+
+    for line in work(results_dir, suite_file, figures or results_dir / "figures"):
+        click.echo(line)
+
+
 if __name__ == "__main__":
     from divopd.cli import Main
 
-    Main("divopd", commands=[audit]).main()
+    Main("divopd", commands=[audit, sweep]).main()
