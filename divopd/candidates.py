@@ -46,7 +46,7 @@ class Candidates:
     """Columns of the turns a rule may choose from, one row a turn. All arrays are read-only, of length n.
 
     Log-probability sums are natural logs over the turn's valid tokens V_t; rows that fail the gate hold NaN there and 0
-    valid tokens. Groups are numbered in the numerical order of their rollout ids.
+    valid tokens. Groups are numbered in the numerical order of their rollout ids. A turn's depth is its `turn`.
     """
 
     rollout: np.ndarray  # (n, 3) int64: explorer batch, task, run
@@ -62,10 +62,12 @@ class Candidates:
     disagreement: np.ndarray  # float64: s(u) = sum of student - teacher log-probs
     student_nll: np.ndarray  # float64: -sum of student log-probs
     teacher_nll: np.ndarray  # float64: -sum of teacher log-probs
+    entropy: np.ndarray  # float64: sum of the student's token entropies, where scored; else NaN
     reward: np.ndarray  # float64: the turn's
     success: np.ndarray  # bool: its rollout's
     rollout_turns: np.ndarray  # int64: length of its rollout
     valid: np.ndarray  # bool: passes the gate
+    reason: np.ndarray  # text: the gate's reason (a DropReason) where it does not pass, else ""
     update: int  # q
 
     def __len__(self) -> int:
@@ -80,31 +82,43 @@ class Candidates:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], update: int) -> Candidates:
-        """From every column but `group` and `age`, which follow from the others (a recorded log has them all)."""
-        arrays: dict[str, np.ndarray] = {k: np.array(columns[k], dtype=kind) for k, kind in _TYPES.items()}
+        """From every column but `group` and `age`, which follow from the others (a recorded log has them all).
+
+        `entropy` and `reason` may be absent: NaN, and "".
+        """
+        absent = {name: np.full(len(columns["turn"]), value) for name, value in _OPTIONAL.items()}
+        given = {**absent, **columns}
+        arrays: dict[str, np.ndarray] = {k: np.array(given[k], dtype=kind) for k, kind in _TYPES.items()}
         arrays["rollout"] = arrays["rollout"].reshape(-1, 3)
-        arrays["group"] = _dense_rank(arrays["rollout"])
+        arrays["group"] = dense_rank(arrays["rollout"])
         arrays["age"] = update - arrays["version"]
         for array in arrays.values():
             array.flags.writeable = False
         return cls(**arrays, update=update)
 
 
-_FLOATS = ("disagreement", "student_nll", "teacher_nll", "reward")
+_OPTIONAL: dict[str, Any] = {"entropy": float("nan"), "reason": ""}
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("disagreement", "student_nll", "teacher_nll", "entropy", "reward"), np.float64),
+    **dict.fromkeys(("success", "valid"), np.bool_),
+    "reason": np.str_,
+}
 _TYPES: dict[str, type] = {
-    f.name: np.float64 if f.name in _FLOATS else np.bool_ if f.name in ("success", "valid") else np.int64
-    for f in fields(Candidates)
-    if f.name not in ("group", "age", "update")
+    f.name: _KINDS.get(f.name, np.int64) for f in fields(Candidates) if f.name not in ("group", "age", "update")
 }
 
 
 def _row(turn: Turn) -> dict[str, Any]:
-    ok = gate(turn) is None
-    student = teacher = float("nan")
+    verdict = gate(turn)
+    ok = verdict is None
+    student = teacher = entropy = float("nan")
     mask = turn.valid_mask()
     if ok and turn.student_logprobs is not None and turn.teacher_logprobs is not None:
         student = float(turn.student_logprobs[mask].sum(dtype=np.float64))
         teacher = float(turn.teacher_logprobs[mask].sum(dtype=np.float64))
+        scored = getattr(turn, "student_entropy", None)  # (response_tokens,) nats; no policy scores it yet
+        if scored is not None:
+            entropy = float(scored[mask].sum(dtype=np.float64))
     return {
         "rollout": turn.rollout,
         "turn": turn.index,
@@ -117,15 +131,17 @@ def _row(turn: Turn) -> dict[str, Any]:
         "disagreement": student - teacher,
         "student_nll": -student,
         "teacher_nll": -teacher,
+        "entropy": entropy,
         "reward": turn.reward,
         "success": turn.rollout_success,
         "rollout_turns": turn.rollout_turns,
         "valid": ok,
+        "reason": verdict or "",
     }
 
 
-def _dense_rank(ids: np.ndarray) -> np.ndarray:
-    """(n, 3) rollout ids -> (n,) int64 rank of each id among the distinct ones, numerically."""
+def dense_rank(ids: np.ndarray) -> np.ndarray:
+    """(n, k) ids -> (n,) int64 rank of each id among the distinct ones, numerically."""
     rank = np.zeros(len(ids), dtype=np.int64)
     if len(ids):
         order = np.lexsort(ids.T[::-1])

@@ -35,37 +35,42 @@ class TrainSequence:
     targets: np.ndarray  # int64 (m,), those next tokens
     teacher: np.ndarray  # float32 (m,), cached teacher log-probs
     student: np.ndarray  # float32 (m,), log-probs under the generating weights
-    weights: np.ndarray  # float32 (m,), 1 / (N * |V_t|)
+    shares: np.ndarray  # float32 (m,), 1 / (N * |V_t|)
+    weights: np.ndarray  # float32 (m,), w_t / (N * |V_t|)
 
 
-def merge_rows(turns: Sequence[Turn]) -> list[TrainSequence]:
+def merge_rows(turns: Sequence[Turn], weights: np.ndarray | None = None) -> list[TrainSequence]:
     """The batch's rows as sequences. Turns of a rollout merge when they share one `context` array, by identity.
 
-    Dead rows, those that the gate would not pass, train no token but count in N.
+    Dead rows, those that the gate would not pass, train no token but count in N. Row weights (N,), if a rule gave them,
+    are scaled to a mean of 1 over the N rows (ours); all ones are no weights, to the bit.
     """
-    shared: dict[tuple[Any, int], list[tuple[Turn, np.ndarray]]] = {}
-    for turn in turns:
+    scaled = np.ones(len(turns)) if weights is None else weights * len(turns) / weights.sum()
+    shared: dict[tuple[Any, int], list[tuple[Turn, np.ndarray, float]]] = {}
+    for turn, weight in zip(turns, scaled, strict=True):
         if gate(turn) is None:
             where = turn.start + np.flatnonzero(turn.valid_mask())
-            shared.setdefault((turn.rollout, id(turn.context)), []).append((turn, where))
+            shared.setdefault((turn.rollout, id(turn.context)), []).append((turn, where, float(weight)))
     return [_sequence(rows, len(turns)) for rows in shared.values()]
 
 
-def _sequence(rows: list[tuple[Turn, np.ndarray]], n: int) -> TrainSequence:
+def _sequence(rows: list[tuple[Turn, np.ndarray, float]], n: int) -> TrainSequence:
     context = np.asarray(rows[0][0].context, dtype=np.int64)
-    where = np.concatenate([positions for _, positions in rows])
-    teacher, student, weights = [], [], []
-    for turn, positions in rows:
+    where = np.concatenate([positions for _, positions, _ in rows])
+    teacher, student, shares, weights = [], [], [], []
+    for turn, positions, weight in rows:
         assert turn.teacher_logprobs is not None and turn.student_logprobs is not None  # the gate saw to it
         teacher.append(turn.teacher_logprobs[positions - turn.start])
         student.append(turn.student_logprobs[positions - turn.start])
-        weights.append(np.full(len(positions), 1.0 / (n * len(positions))))
+        shares.append(np.full(len(positions), 1.0 / (n * len(positions))))
+        weights.append(weight * shares[-1])
     return TrainSequence(
         tokens=context[: where.max()],
         predicts=where - 1,
         targets=context[where],
         teacher=np.concatenate(teacher).astype(np.float32),
         student=np.concatenate(student).astype(np.float32),
+        shares=np.concatenate(shares).astype(np.float32),
         weights=np.concatenate(weights).astype(np.float32),
     )
 
@@ -126,25 +131,29 @@ class Learner:
             self.parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
         )
 
-    def update(self, turns: Sequence[Turn], version: int | None = None) -> dict[str, float]:
+    def update(
+        self, turns: Sequence[Turn], version: int | None = None, weights: np.ndarray | None = None
+    ) -> dict[str, float]:
         """One step on this batch, from `version` (default: one after the last) to `version` + 1.
+
+        `weights` (N,): >= 0, finite, not all 0; the loss is (1 / N) * sum of w_t * l_t with w scaled to a mean of 1.
 
         Student log-probs are recomputed in the pass that trains (r = 1). Raises ValueError for an empty batch and
         DivergedError where a loss or gradient, before the step, or a weight, after it, is not finite.
 
-        Returns: `loss`; `objective`, the paper's reported value; `kl_per_token`, mean student - teacher log-prob (nats)
-        under the weights before the step; `drift`, mean |recomputed - cached| student log-prob; `grad_norm` before
-        clipping; `rows`, `live_rows`, `sequences`; `row_tokens` (prompt + response of the rows), `response_tokens`,
-        `valid_tokens`, and `computed_tokens`, what the forward passes held, padding included.
+        Returns: `loss`; `objective`, the paper's reported value, in which rows count alike; `kl_per_token`, mean
+        student - teacher log-prob (nats) under the weights before the step; `drift`, mean |recomputed - cached| student
+        log-prob; `grad_norm` before clipping; `rows`, `live_rows`, `sequences`; `row_tokens` (prompt + response of the
+        rows), `response_tokens`, `valid_tokens`, and `computed_tokens`, what the forward passes held, padding included.
         """
         if not turns:
             raise ValueError("an update needs at least one turn")
         version = self.version if version is None else version
-        sequences = merge_rows(turns)
+        sequences = merge_rows(turns, weights)
         # Log-probs are the policy's own: no dropout. Gradient checkpointing asks for training mode.
         self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
         self.optimizer.zero_grad(set_to_none=True)
-        sums = {"loss": 0.0, "kl": 0.0, "drift": 0.0, "computed_tokens": 0}
+        sums = {"loss": 0.0, "value": 0.0, "kl": 0.0, "drift": 0.0, "computed_tokens": 0}
         for batch in micro_batches([len(s.tokens) for s in sequences], self.config.micro_batch_tokens):
             for key, value in self._backward([sequences[i] for i in batch]).items():
                 sums[key] += value
@@ -154,7 +163,7 @@ class Learner:
         tokens = sum(len(s.targets) for s in sequences)
         return {
             "loss": sums["loss"],
-            "objective": sums["loss"] * len(turns) / live if live else float("nan"),
+            "objective": sums["value"] * len(turns) / live if live else float("nan"),
             "kl_per_token": sums["kl"] / tokens if tokens else float("nan"),
             "drift": sums["drift"] / tokens if tokens else float("nan"),
             "grad_norm": grad_norm,
@@ -173,8 +182,9 @@ class Learner:
         for row, sequence in enumerate(batch):
             tokens[row, : len(sequence.tokens)] = sequence.tokens
         rows = np.repeat(np.arange(len(batch)), [len(s.targets) for s in batch])
-        teacher, student, weights = (
-            self._tensor(np.concatenate([getattr(s, key) for s in batch])) for key in ("teacher", "student", "weights")
+        teacher, student, shares, weights = (
+            self._tensor(np.concatenate([getattr(s, key) for s in batch]))
+            for key in ("teacher", "student", "shares", "weights")
         )
         predicts, targets = (np.concatenate([getattr(s, key) for s in batch]) for key in ("predicts", "targets"))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -184,6 +194,7 @@ class Learner:
         loss.backward()
         return {
             "loss": float(loss.detach()),
+            "value": float(weighted_loss(old, old, teacher, shares, self.config.beta)),
             "kl": float((old - teacher).sum()),
             "drift": float((old - student).abs().sum()),
             "computed_tokens": tokens.size,

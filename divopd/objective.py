@@ -33,10 +33,17 @@ def row_loss(
 
 
 def batch_loss(
-    logprobs: Tensor, old_logprobs: Tensor, teacher_logprobs: Tensor, valid: Tensor, beta: float = 1.0
-) -> Tensor:
-    """(N, T) -> scalar: (1 / N) * sum of row losses. Dead rows contribute 0 and stay in the denominator N."""
-    return row_loss(logprobs, old_logprobs, teacher_logprobs, valid, beta).sum() / len(valid)
+    logprobs: Tensor, old_logprobs: Tensor, teacher_logprobs: Tensor, valid: Tensor, beta: float = 1.0,
+    row_weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """(N, T) -> scalar: (1 / N) * sum of row losses. Dead rows contribute 0 and stay in the denominator N.
+
+    With `row_weights` (N,), which a rule may give: (1 / N) * sum of w_t * l_t, w scaled to a mean of 1 (ours).
+    """
+    losses = row_loss(logprobs, old_logprobs, teacher_logprobs, valid, beta)
+    if row_weights is not None:
+        losses = losses * (row_weights * len(valid) / row_weights.sum())
+    return losses.sum() / len(valid)
 
 
 def reported_value(old_logprobs: Tensor, teacher_logprobs: Tensor, valid: Tensor, beta: float = 1.0) -> Tensor:
@@ -58,7 +65,7 @@ def weighted_loss(
 ) -> Tensor:
     """(M,) valid tokens of any rows, in any order -> scalar: -sum of w * A * r.
 
-    With weights 1 / (N * |V_t|) it equals `batch_loss`, and sums over any split of the tokens: micro-batches, and rows
-    merged into one sequence.
+    With weights w_t / (N * |V_t|) it equals `batch_loss`, and sums over any split of the tokens: micro-batches, and
+    rows merged into one sequence.
     """
     return -(weights * advantage(teacher_logprobs, old_logprobs, beta) * ratio(logprobs, old_logprobs)).sum()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import runlog
@@ -76,9 +77,9 @@ class Trainer:
         rollouts = play(self.student, self.renderer, self.envs, tasks, version, self.settings, self.watch)
         return rollouts, score(self.teacher, rollouts, self.teacher_vocabulary, self.watch)
 
-    def _learn(self, turns: Sequence[Any], version: int) -> dict[str, float]:
+    def _learn(self, turns: Sequence[Any], version: int, weights: np.ndarray | None = None) -> dict[str, float]:
         with self.watch("learner"):
-            stats = self.learner.update(turns, version)
+            stats = self.learner.update(turns, version, weights)
         return {key: stats[key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
 
     def _publish(self) -> None:

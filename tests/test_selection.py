@@ -206,7 +206,7 @@ def test_draws_do_not_depend_on_the_rest_of_the_pool() -> None:
     alone, together = pool_of(rows[:3]), pool_of(rows[::-1])
     assert draws(together, 7)[::-1][:3].tolist() == draws(alone, 7).tolist()
     assert len(set(draws(together, 7).tolist())) == len(rows)
-    assert len(set(draws(together, 7, per_rollout=True).tolist())) == 4
+    assert len(set(draws(together, 7, per="rollout").tolist())) == 4
     assert draws(together, 8).tolist() != draws(together, 7).tolist() != draws(pool_of(rows[::-1], 10), 7).tolist()
 
 

@@ -21,9 +21,9 @@ from ..config import RunConfig
 from ..diagnostics import batch_diagnostics
 from ..pool import Pool
 from ..seeds import rng, seed
-from ..selection import Candidates, Rule, checked_select
+from ..selection import Candidates, Rule, apply_rule
 from ..timing import Stopwatch
-from ..types import DropReason, Rollout, RolloutId, Turn
+from ..types import DropReason, Rollout, RolloutId
 from .clock import CostModel
 
 Task = tuple[RolloutId, str, np.random.Generator]
@@ -39,12 +39,13 @@ class Workers:
     """What the pipeline drives; it knows none of their insides.
 
     `explore(tasks, version)` plays with the weights published last and has the teacher score: rollouts, tokens
-    scored. `learn(turns, version)` makes one optimizer step: statistics. `publish()` hands the learner's weights
-    to the explorers. `save(version, explorer_step, time)` keeps a checkpoint of the published weights for evaluation.
+    scored. `learn(turns, version)` makes one optimizer step: statistics; where the rule weighs rows, their weights (n,)
+    come third. `publish()` hands the learner's weights to the explorers. `save(version, explorer_step, time)` keeps a
+    checkpoint of the published weights for evaluation.
     """
 
     explore: Callable[[Sequence[Task], int], tuple[list[Rollout], int]]
-    learn: Callable[[Sequence[Turn], int], dict[str, float]]
+    learn: Callable[..., dict[str, float]]
     publish: Callable[[], None]
     save: Callable[[int, int, float], None]
 
@@ -64,6 +65,7 @@ class VirtualPipeline:
         train = config.train
         self.config = config
         self.rule = rule
+        self.rule_state = rule.initial_state()
         self.tasks = list(tasks)
         self.pool = Pool(train.batch_rows, train.pool_factor, train.max_staleness, train.retention)
         self.costs = CostModel(config.pipeline)
@@ -167,8 +169,10 @@ class VirtualPipeline:
             return
         offered = self.pool.draw(q, self.rule)
         candidates = Candidates.from_turns(offered, q)
-        chosen = checked_select(self.rule, candidates, self.config.train.batch_rows, seed(self.config.seed, "rule"))
-        batch = self.pool.settle(offered, chosen, q)
+        rows, rule_seed = self.config.train.batch_rows, seed(self.config.seed, "rule")
+        chosen = apply_rule(self.rule, candidates, rows, rule_seed, self.rule_state)
+        self.rule_state = chosen.state
+        batch = self.pool.settle(offered, chosen.rows, q)
         seconds = self.costs.update(batch)
         row = {
             "update": q,
@@ -180,7 +184,7 @@ class VirtualPipeline:
             "queue_length": self.pool.queued + self.pool.pending,
             **batch_diagnostics(batch, q),
         }
-        row |= workers.learn(batch, q)
+        row |= workers.learn(batch, q) if chosen.weights is None else workers.learn(batch, q, chosen.weights)
         self.totals["drained"] += len(batch)
         self.totals["busy"] += seconds
         self.update += 1
