@@ -14,7 +14,12 @@ from pathlib import Path
 from divopd.config import PolicyConfig, RunConfig
 from divopd.provenance import package_versions
 
-ENGINE = {"alfworld": "alfworld", "textworld": "textworld", "fast_downward": "fast-downward-textworld"}
+# environment -> what plays it: module -> package
+ENGINES = {
+    "alfworld": {"alfworld": "alfworld", "textworld": "textworld", "fast_downward": "fast-downward-textworld"},
+    "scienceworld": {"scienceworld": "scienceworld", "py4j": "py4j"},
+    "webshop": {"rapidfuzz": "rapidfuzz"},
+}
 
 
 class SetupError(RuntimeError):
@@ -38,7 +43,7 @@ def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
         Check("python", (3, 11) <= version[:2] <= (3, 12), f"{version[0]}.{version[1]} (3.11 or 3.12 needed)"),
         compiler(),
         *_packages(),
-        engine(),
+        *map(engine, ENGINES),
         _device(),
         writable(out),
     ]
@@ -56,7 +61,7 @@ def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
 
 def require(config: RunConfig, out: Path) -> None:
     """Raise SetupError for the first thing without which this cell cannot run."""
-    for check in (engine(), checkpoint(config.student), checkpoint(config.teacher), writable(out)):
+    for check in (engine(config.env.name), checkpoint(config.student), checkpoint(config.teacher), writable(out)):
         if not check.ok:
             raise SetupError(f"{check.name}: {check.detail}")
 
@@ -65,16 +70,17 @@ def compiler() -> Check:
     """g++ builds the ALFWorld planner at installation; nothing needs it afterwards."""
     path = shutil.which(os.environ.get("CXX", "g++"))
     detail = path or "missing: install g++ (Debian: apt-get install g++), then `make install`"
-    return Check("g++", path is not None, detail, needed=not engine().ok)
+    return Check("g++", path is not None, detail, needed=not engine("alfworld").ok)
 
 
-def engine() -> Check:
-    """The game engine's packages are there; found, not imported."""
-    missing = [package for module, package in ENGINE.items() if importlib.util.find_spec(module) is None]
+def engine(env: str) -> Check:
+    """The packages that play an environment are there; found, not imported."""
+    packages = ENGINES[env]
+    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
     if missing:
-        why = f"missing {', '.join(missing)}: run `make install` (it needs g++ to build the planner)"
-        return Check("alfworld engine", False, why)
-    return Check("alfworld engine", True, ", ".join(f"{p} {package_versions((p,))[p]}" for p in ENGINE.values()))
+        needs = " (it needs g++ to build the planner)" if env == "alfworld" else ""
+        return Check(f"{env} engine", False, f"missing {', '.join(missing)}: run `make install`{needs}")
+    return Check(f"{env} engine", True, ", ".join(f"{p} {package_versions((p,))[p]}" for p in packages.values()))
 
 
 def checkpoint(policy: PolicyConfig) -> Check:

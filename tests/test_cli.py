@@ -107,7 +107,7 @@ def test_missing_checkpoint(suite: Path):
 
 
 def test_missing_engine(suite: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(doctor.ENGINE, "no_such_engine", "no-such-engine")
+    monkeypatch.setitem(doctor.ENGINES["alfworld"], "no_such_engine", "no-such-engine")
     fails(run("train", "--suite", suite, "-s", "small", "-m", "vanilla"), "no-such-engine", "make install", "g++")
 
 
@@ -116,7 +116,7 @@ def test_missing_compiler(monkeypatch: pytest.MonkeyPatch):
     check = doctor.compiler()
     assert not check.ok and "g++" in check.detail
     assert not check.needed  # the engine is built already
-    monkeypatch.setitem(doctor.ENGINE, "no_such_engine", "no-such-engine")
+    monkeypatch.setitem(doctor.ENGINES["alfworld"], "no_such_engine", "no-such-engine")
     assert doctor.compiler().needed
 
 

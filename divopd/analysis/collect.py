@@ -14,6 +14,7 @@ import pandas as pd
 
 from divopd.analysis import metrics
 from divopd.analysis.runs import MixedRunsError, Run
+from divopd.analysis.scores import RULES, SCORE, by_rule, final_of
 from divopd.analysis.uncertainty import wilson
 from divopd.diagnostics import gini
 from divopd.types import DropReason
@@ -34,7 +35,8 @@ COSTS = ["updates", *RESOURCES]
 def curve(run: Run) -> pd.DataFrame:
     """One row an evaluated version, with cumulative costs up to it and the Wilson interval of its success."""
     # two explorer steps can meet the same version; its draws are the same then, so one of them tells all
-    grouped = run.evals.groupby(["version", "explorer_step"], sort=True)
+    episodes = pd.concat([run.evals, by_rule(run.evals)], axis=1)
+    grouped = episodes.groupby(["version", "explorer_step"], sort=True)
     out = grouped.agg(
         time=("time", "first"),
         episodes=("episode", "size"),
@@ -43,6 +45,7 @@ def curve(run: Run) -> pd.DataFrame:
         mean_turns=("turns", "mean"),
         mean_response_tokens=("response_tokens", "mean"),
         invalid_actions=("invalid_actions", "mean"),
+        **{name: (name, "mean") for name in (*RULES, SCORE)},
     ).reset_index()
     out = out.drop_duplicates("version", ignore_index=True)
     out["success"] = out["successes"] / out["episodes"]
@@ -156,6 +159,7 @@ def _summary_row(run: Run, data: pd.DataFrame, horizon: int) -> dict[str, Any]:
         "final5_mean": mean,
         "final5_std": std,
         "nauc": metrics.nauc(data["version"], data["success"], horizon, diverged),
+        **final_of(data),
         "horizon": horizon,
     }
 

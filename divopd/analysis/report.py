@@ -10,13 +10,14 @@ import pandas as pd
 
 from divopd.analysis import collect, tables
 from divopd.analysis.runs import Run, check_comparable, find_runs, load_run
+from divopd.analysis.scores import scores_table
 from divopd.provenance import ROOT
 from divopd.runlog import STAGES, RunLogError, read_json
 from divopd.suite import SettingSpec, SuiteError, expand, read_setting, read_yaml, suite_spec
 
 CSVS = ("curves", "summary", "diagnostics", "speedups", "timings")
 FIGURES = ("learning_curves", "efficiency", "batch_diagnostics", "speedup_by_target")
-TABLES = ("main", "aggregate", "diagnostics")
+TABLES = ("main", "aggregate", "scores", "diagnostics")
 
 
 def report(
@@ -79,6 +80,7 @@ def _tables(out: Path) -> list[str]:
     made = {
         "main": tables.main_table(summary, counterparts, _starts(counterparts)),
         "aggregate": tables.aggregate_table(summary, counterparts),
+        "scores": scores_table(summary),
         "diagnostics": tables.diagnostics_table(_load(out, "diagnostics"), counterparts),
     }
     folder = out / "tables"

@@ -27,6 +27,7 @@ rule tables:
     output:
         multiext(f"{RESULTS}/tables/main", ".md", ".tex", ".csv"),
         multiext(f"{RESULTS}/tables/aggregate", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/scores", ".md", ".tex", ".csv"),
         multiext(f"{RESULTS}/tables/diagnostics", ".md", ".tex", ".csv"),
     log:
         f"{RESULTS}/logs/tables.log",
