@@ -113,9 +113,15 @@ class StreamSpec(Strict):
     dead_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # turns without a scored token, besides the truncated
     tokens: Tokens
     scores: Scores
-    arrives: Literal["rollout", "step"] = "rollout"  # a rollout when it has ended, or all of an explorer step at its end
+    arrives: Literal["rollout", "step"] = (
+        "rollout"  # a rollout when it has ended, or all of an explorer step at its end
+    )
     pipeline: PipelineConfig = PipelineConfig()
     queue: Queue = Queue()
+
+    def with_load(self, load: float) -> StreamSpec:
+        """The same stream with its explorers as fast as `load` (arrival / drain) asks for at the first step."""
+        return self.model_copy(update={"pipeline": self.pipeline.model_copy(update={"load": load})})
 
 
 def read_stream(path: Path) -> StreamSpec:

@@ -9,11 +9,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SOURCE = "arXiv 2609.34838"
-TABLES = ("main_results", "batch_diagnostics", "gradient_alignment", "sweeps")
+TABLES = (
+    "main_results",
+    "batch_diagnostics",
+    "utilization",  # a row a (composer, environment): never-selected rollouts in percent, Gini of selected turns
+    "selected_turn_depth",  # percent of selected turns by depth and outcome; the environment is not named
+    "staleness",  # mean age in versions of vanilla, by allowed staleness
+    "teacher_tokens",  # tokens scored over tokens trained
+    "producer_load",  # by rollouts an explorer step; the setting is not named
+)
 
 
 def reported(table: str) -> pd.DataFrame:
-    """One of TABLES, a row a (setting, method): success in percent, shares as fractions, KL in nats a token.
+    """One of TABLES, a row a (setting, method) where nothing else is said: success in percent, shares as fractions, KL
+    in nats a token.
 
     Raises KeyError for another name.
     """

@@ -1,0 +1,30 @@
+# All rules over the synthetic streams, beside the paper's numbers; no model, no run. Not part of `all`: ask for it,
+#   snakemake --cores 2 --configfile experiments/demo.yaml replay_streams
+STREAMS = ["alfworld", "scienceworld", "webshop"]
+
+
+rule replay_streams:
+    input:
+        expand("results/replay/{stream}/replay.md", stream=STREAMS),
+
+
+rule replay_stream:
+    input:
+        stream="experiments/streams/{stream}.yaml",
+        rules=sorted(Path("baselines").glob("*.py")),
+    output:
+        "results/replay/{stream}/replay.md",
+        "results/replay/{stream}/replay.csv",
+        "results/replay/{stream}/replay_depth.csv",
+        "results/replay/{stream}/comparison.csv",
+    log:
+        "results/replay/logs/{stream}.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        out=above(0),
+    wildcard_constraints:
+        stream="|".join(STREAMS),
+    shell:
+        "python -m divopd.cli replay --stream {input.stream} --out {params.out} 2>&1 | tee {log}"
