@@ -1,8 +1,8 @@
-"""Words of a text as Lucene's English analyzer makes them (Anserini's default, which the original WebShop searches with).
+"""Words of a text as Lucene's English analyzer makes them: Anserini's default, with which the original searches.
 
 Unicode word boundaries (UAX #29) with Lucene's additions: pictographs, Han and Hiragana characters are words of their
-own; then possessive `'s` off, lower case, 33 stop words out, Porter stems. Hebrew quotation marks, which Lucene keeps in
-words, end them here.
+own; then possessive `'s` off, lower case, 33 stop words out, Porter stems. One difference is known: Lucene keeps Hebrew
+quotation marks within words, and here they end them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import regex
 
 from divopd.envs.webshop.porter import stem
 
-STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to "
-    "was will with".split()
-)
+_STOPPED = """a an and are as at be but by for if in into is it no not of on or such that the their then there these
+they this to was will with"""
+STOP_WORDS = frozenset(_STOPPED.split())
 MAX_TOKEN = 255  # Lucene cuts longer words into pieces of this many characters
 
 # Extended_Pictographic of Unicode 12; later versions dropped several signs that Lucene's tables still hold.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Items = Iterable[Mapping[str, Any]]
 DEFAULT_PRICE = 100.0
+KEPT_QUERIES = 4096
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 _CHUNK = 1 << 20
 
@@ -48,7 +49,7 @@ class Product:
     def indexed_text(self) -> str:
         """What search looks at: title, description, first bullet, options."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
-        return " ".join((self.title, self.description, self.bullets[0], options)).lower()
+        return " ".join((self.title, self.description, next(iter(self.bullets), ""), options)).lower()
 
     @property
     def document(self) -> str:
@@ -72,8 +73,15 @@ class Catalog:
         return Index([product.asin for product in self.products], (p.indexed_text() for p in self.products))
 
     def search(self, query: str) -> tuple[Product, ...]:
-        """The products that the results pages of a query show, best first: 50 at most."""
-        return tuple(self.products[number] for number in self.index.search(query))
+        """The products that the results pages of a query show, best first: 50 at most. The latest queries are kept."""
+        return self._found(query)
+
+    @functools.cached_property
+    def _found(self) -> Callable[[str], tuple[Product, ...]]:
+        def find(query: str) -> tuple[Product, ...]:
+            return tuple(self.products[number] for number, _ in self.index.search(query))
+
+        return functools.lru_cache(maxsize=KEPT_QUERIES)(find)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -100,10 +108,10 @@ def load_catalog(
     """Build a catalogue from the official JSON (parsed, or by path; items are then streamed).
 
     `items`: list of products (`items_shuffle*.json`). `attributes`: asin -> {attributes, instruction,
-    instruction_attributes} (`items_ins_v2*.json`). `human`: asin -> instructions of people (`items_human_ins.json`); where
+    instruction_attributes} (`items_ins_v2*.json`). `human`: asin -> instructions of people (`items_human_ins.json`); if
     given, they are the goals, else every combination of options of each product with an `instruction` is one.
-    `limit`: read this many items. `draws` names the seed of prices and price bounds; `prices` (asin -> price) and `goals`
-    (records as in `Goal.record`) replace what would be drawn. Raises `EnvError` for what is not in that format.
+    `limit`: read this many items. `draws` names the seed of prices and price bounds; `prices` (asin -> price) and
+    `goals` (records as in `Goal.record`) replace what would be drawn. Raises `EnvError` for another format.
     """
     from divopd.envs.webshop.goals import Goal, make_goals
 
@@ -187,9 +195,9 @@ def _product(
     drawn = prices[0] if len(prices) == 1 else rng.uniform(prices[0], prices[1])
     return Product(
         asin=item["asin"],
-        title=item["name"],
-        description=item["full_description"],
-        bullets=tuple(bullets) if isinstance(bullets, list) else (bullets,),
+        title=_text(item["name"]),
+        description=_text(item["full_description"]),
+        bullets=tuple(map(_text, bullets if isinstance(bullets, list) else [bullets])),
         category=sys.intern(item["category"]),
         query=sys.intern(item["query"].lower().strip()),
         product_category=sys.intern(item["product_category"]),
@@ -198,6 +206,12 @@ def _product(
         options=_options(item["customization_options"]),
         attributes=tuple(sys.intern(a) for a in about["attributes"]) if "attributes" in about else NO_ATTRIBUTES,
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _prices(text: str | None) -> list[float]:

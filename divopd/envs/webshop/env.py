@@ -16,10 +16,11 @@ ALL_FIXES = Fixes()
 
 
 class WebshopEnv:
-    """The text environment of WebShop; one episode at a time, reused for many. Cheap to make: the catalogue is shared.
+    """The text environment of WebShop; one episode at a time, reused for many. The catalogue is shared, so it is cheap.
 
-    Actions are `search[words]`, on every page, and `click[name]` for what the page shows. Anything else does nothing and
-    is not `valid`. Buying ends the episode; its reward, 0 to 1, is the step's `reward` and `score`, and 1 is success.
+    Actions are `search[words]`, on every page, and `click[name]` for what the page shows. Anything else does nothing
+    and is not `valid`. Buying ends the episode; its reward, 0 to 1, is `reward` and `score`, and 1 is `success`.
+    `text` is the original's observation, which starts with the instruction.
     """
 
     name = "webshop"
@@ -49,7 +50,9 @@ class WebshopEnv:
         goal = self._goals.get(task)
         if goal is None:
             example = next(iter(self._goals), "none")
-            raise EnvError(f"unknown WebShop task {task!r}: ids are <split>/<number> as {example}; there are {len(self._goals)}")
+            raise EnvError(
+                f"unknown WebShop task {task!r}: ids are <split>/<number> as {example}; there are {len(self._goals)}"
+            )
         self._session = Session(self._shop, goal, self.fixes)
         self._last = ("", self._allowed(self._session))
         return Observation(text=self._session.text(), goal=goal.instruction, allowed=self._last[1])
@@ -86,4 +89,7 @@ class WebshopEnv:
     def _allowed(session: Session) -> tuple[str, ...]:
         if session.fixes.end_is_final and session.place.kind == "done":
             return ()
-        return tuple(QUERY if name == SEARCH and session.place.kind == "search" else f"click[{name}]" for name in session.clickables())
+        return tuple(
+            QUERY if name == SEARCH and session.place.kind == "search" else f"click[{name}]"
+            for name in session.clickables()
+        )

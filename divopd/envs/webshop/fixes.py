@@ -1,4 +1,8 @@
-"""Defects of the original that are mended here, each by a name of its own. With none of them the engine is the original."""
+"""Defects of the original that are mended here, each by a name. Without any the engine is the original.
+
+Two things hold in any case, because episodes must be the same everywhere: prices of ranges and price bounds, which
+the original draws anew in each process, come from a named seed; and an action at which it crashes does nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from divopd.envs.base import EnvError
 class Fixes:
     """Which defects are mended; all by default.
 
-    - `block_backdoors`: a search that starts with `<r>`, `<a>`, `<c>` or `<q>` lists random products, crashes, or lists a
-      whole category or query of the catalogue. Mended: it does nothing.
+    - `block_backdoors`: a search that starts with `<r>`, `<a>`, `<c>` or `<q>` lists random products, crashes, or
+      lists a whole category or query of the catalogue. Mended: it does nothing.
     - `end_is_final`: after `buy now` the episode can be searched and bought in again. Mended: nothing works any more.
     - `route_by_page`: where `< prev` leads is read from the address, which holds the query; a query with
       `search_results` or `item_page` in it leads astray. Mended: it depends on the page shown.

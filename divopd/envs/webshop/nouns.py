@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from divopd.envs.base import EnvError
 
@@ -50,23 +51,23 @@ def spacy_nouns(title: str) -> Nouns:
 
 
 @functools.cache
-def _spacy() -> Callable[[str], Sequence[object]]:
+def _spacy() -> Callable[[str], Sequence[Any]]:
     try:
         import spacy
 
         return spacy.load(SPACY_MODEL)
     except (ImportError, OSError) as error:
         raise EnvError(
-            f"a product title has no known nouns: give a nouns file (JSON, title -> list of nouns) or install spaCy and "
-            f"{SPACY_MODEL}"
+            "a product title has no known nouns: give a nouns file (JSON, title -> list of nouns) or install "
+            f"spaCy with {SPACY_MODEL}"
         ) from error
 
 
 def read_nouns(path: Path) -> Mapping[str, Nouns]:
     """A JSON file title -> nouns. Raises `EnvError` for what is none.
 
-    spaCy gives a noun as often as it stands in the title, and the reward counts that. A file in which no title has a noun
-    twice lists distinct nouns; each is then repeated as often as it stands in the title as a word of its own.
+    spaCy gives a noun as often as it stands in the title, and the reward counts that. A file in which no title has a
+    noun twice lists distinct nouns; each is then repeated as often as it stands in the title as a word of its own.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -107,7 +107,13 @@ def sub_page(product: Product, name: str) -> list[Piece]:
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Piece]:
     """The last page; the original leaves most of its fields empty."""
     chosen = json.dumps(options, sort_keys=True).translate(_HTML_SAFE)
-    texts = ["Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)", "Purchased"]
+    texts = [
+        "Thank you for shopping with us!",
+        "Your code: ",
+        "None",
+        " (Paste it in your MTurk interface.)",
+        "Purchased",
+    ]
     texts += ["asin", asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"]
     texts += ["product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"]
     texts += ["category", "product category", "query", "Goal ", "None", "Reward"]

@@ -1,7 +1,7 @@
 """Porter's stemmer (M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980), as Lucene runs it.
 
-Lucene follows Porter's own later program, which departs from the paper in three places: words of one or two letters stay,
-step 2 turns `bli` (not `abli`) into `ble`, and it turns `logi` into `log`. A character that is no vowel is a consonant.
+Lucene follows Porter's own later program, which departs from the paper in three places: words of one or two letters
+stay, step 2 turns `bli` (not `abli`) into `ble`, and it turns `logi` into `log`. What is no vowel is a consonant.
 """
 
 from __future__ import annotations

@@ -13,23 +13,23 @@ from divopd.envs.webshop.catalog import Product
 from divopd.envs.webshop.goals import Goal
 from divopd.envs.webshop.nouns import NounSource
 
-COLORS = (
-    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
-    "caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal "
-    "dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory "
-    "ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom "
-    "mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire "
-    "seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white "
-    "wine yellow"
-).split()
+_COLORS = """
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
+caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
+dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory
+ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor
+mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand
+sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut
+wheat white wine yellow"""
+COLORS = tuple(_COLORS.split())
 _LATIN1 = {code: None for code in range(128, 256)}
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A purchase's reward and its parts: `kind` (0, 0.1, 0.5 or 1) times the share of attributes, options and price met.
+    """A purchase's reward and its parts: `kind` (0, 0.1, 0.5, 1) times the share of attributes, options and price met.
 
-    `title_score`: the share of the goal title's nouns that the bought title has; `options` is None where none is asked.
+    `title_score`: the share of the goal title's nouns that the bought title has; `options`: None where none is asked.
     """
 
     total: float
@@ -43,7 +43,7 @@ class Reward:
 
 
 def purchase_reward(product: Product, goal: Goal, options: Mapping[str, str], nouns: NounSource) -> Reward:
-    """What buying `product` with the chosen `options` (name -> value) earns. All of kind, shares and total lie in 0..1."""
+    """What buying `product` with the chosen `options` (name -> value) earns; all its parts lie in 0..1."""
     kind, query_match, category_match, title_score = _kind(product, goal, nouns)
     attributes = sum(has_attribute(product, wish) for wish in goal.attributes)
     chosen = met_options(goal, options.values())

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from divopd.envs.webshop.analyzer import tokens
+
+Floats = npt.NDArray[np.float32]
+Posting = tuple[npt.NDArray[np.int32] | None, Floats, np.float32]
 
 RESULTS = 50
 ONE = np.float32(1)
 K1 = np.float32(0.9)
 B = np.float32(0.4)
-COMMON = 20_000  # terms of more documents than this are summed last, and only where they can still matter
+DENSE = 8  # a term of more than one in eight documents is kept as one number for every document
 
 
 def stored_length(length: int) -> int:
@@ -50,36 +53,39 @@ class Index:
                 documents[term].append(number)
                 counts[term].append(count)
         self.size = len(lengths)
-        rank = np.empty(self.size, np.int32)
-        rank[sorted(range(self.size), key=ids.__getitem__)] = np.arange(self.size)
-        self._rank = rank
+        self._rank = np.empty(self.size, np.int32)
+        self._rank[sorted(range(self.size), key=ids.__getitem__)] = np.arange(self.size, dtype=np.int32)
         mean = np.float32(sum(lengths) / max(1, self.size))
         stored = np.array([stored_length(length) for length in lengths], np.float32)
         inverse_norm = ONE / (K1 * ((ONE - B) + B * stored / mean))
-        # What a term adds to a document is idf - idf / growth.
-        self._terms: dict[str, tuple[np.ndarray, np.ndarray, np.float32]] = {}
-        for term in list(documents):
-            found = np.array(documents.pop(term), np.int32)
-            growth = ONE + np.array(counts.pop(term), np.float32) * inverse_norm[found]
-            idf = np.float32(np.log(1 + (self.size - len(found) + 0.5) / (len(found) + 0.5)))
-            self._terms[term] = found, growth, idf
-        self.search = functools.lru_cache(maxsize=4096)(self._search)
+        self._terms = {
+            term: self._posting(documents.pop(term), counts.pop(term), inverse_norm) for term in [*documents]
+        }
 
-    def _search(self, query: str, k: int = RESULTS) -> tuple[int, ...]:
-        return tuple(number for number, _ in self.scores(query, k))
+    def _posting(self, documents: array[int], counts: array[int], inverse_norm: Floats) -> Posting:
+        """(documents, growth, idf): the term adds idf - idf / growth to each; documents None: growth is for all."""
+        found = np.array(documents, np.int32)
+        growth = ONE + np.array(counts, np.float32) * inverse_norm[found]
+        idf = np.float32(np.log(1 + (self.size - len(found) + 0.5) / (len(found) + 0.5)))
+        if len(found) * DENSE <= self.size:
+            return found, growth, idf
+        everywhere = np.ones(self.size, np.float32)
+        everywhere[found] = growth
+        return None, everywhere, idf
 
-    def scores(self, query: str, k: int = RESULTS) -> list[tuple[int, float]]:
+    def search(self, query: str, k: int = RESULTS) -> list[tuple[int, float]]:
         """(document, score) of the best k documents that share a term with the query, best first."""
         boosts = Counter(term for term in tokens(query) if term in self._terms)
         total = np.zeros(self.size)
         for term, boost in sorted(boosts.items()):
             found, growth, idf = self._terms[term]
             weight = np.float32(boost) * idf
-            total[found] += weight - weight / growth
+            if found is None:
+                total += weight - weight / growth
+            else:
+                total[found] += weight - weight / growth
         score = total.astype(np.float32)
-        hits = np.flatnonzero(score)
-        if len(hits) > k:
-            floor = np.partition(score[hits], len(hits) - k)[len(hits) - k]
-            hits = hits[score[hits] >= floor]
+        floor = np.partition(score, -k)[-k] if self.size > k else np.float32(0)
+        hits = np.flatnonzero((score >= floor) & (score > 0))
         best = hits[np.lexsort((self._rank[hits], -score[hits]))][:k]
         return [(int(number), float(score[number])) for number in best]

@@ -23,7 +23,7 @@ _BACKDOORS = ("<r>", "<a>", "<c>", "<q>")
 
 
 def parse_action(action: str) -> tuple[str, str] | None:
-    """(name, lower-cased argument) of `name[argument]`, or None. Greedy, and names are case-sensitive, as the original."""
+    """(name, lower-cased argument) of `name[argument]`, or None. Greedy and case-sensitive, as the original."""
     match = _ACTION.match(action)
     return None if match is None else (match[1], match[2].lower())
 
@@ -42,7 +42,7 @@ class Shop:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an episode stands. `options`: chosen (name, value) pairs in the order in which the names were first chosen."""
+    """Where an episode stands. `options`: chosen (name, value) pairs, in the order in which names were first chosen."""
 
     kind: Literal["search", "results", "item", "sub", "done"] = "search"
     query: str = ""
@@ -161,6 +161,7 @@ class Session:
 
     def _buy(self) -> None:
         place, catalog = self.place, self.shop.catalog
+        assert catalog.nouns is not None  # WebshopEnv asks for them
         product = catalog.by_asin[place.asin]
         self.reward = purchase_reward(product, self.goal, dict(place.options), catalog.nouns)
         self.place = replace(place, kind="done")
