@@ -12,7 +12,6 @@ import numpy.typing as npt
 from divopd.envs.webshop.analyzer import tokens
 
 Floats = npt.NDArray[np.float32]
-Posting = tuple[npt.NDArray[np.int32] | None, Floats, np.float32]
 
 RESULTS = 50
 ONE = np.float32(1)
@@ -41,49 +40,50 @@ class Index:
 
     def __init__(self, ids: Sequence[str], texts: Iterable[str]) -> None:
         """Analyze and index every text once; `ids` names them in the same order."""
-        documents: dict[str, array[int]] = {}
-        counts: dict[str, array[int]] = {}
-        lengths = array("i")
-        for number, text in enumerate(texts):
+        self._numbers: dict[str, int] = {}
+        terms, counts, distinct, lengths = array("i"), array("i"), array("i"), array("i")
+        for text in texts:
             words = tokens(text)
+            found = Counter(words)
+            terms.extend(self._numbers.setdefault(term, len(self._numbers)) for term in found)
+            counts.extend(found.values())
+            distinct.append(len(found))
             lengths.append(len(words))
-            for term, count in Counter(words).items():
-                if term not in documents:
-                    documents[term], counts[term] = array("i"), array("i")
-                documents[term].append(number)
-                counts[term].append(count)
         self.size = len(lengths)
         self._rank = np.empty(self.size, np.int32)
         self._rank[sorted(range(self.size), key=ids.__getitem__)] = np.arange(self.size, dtype=np.int32)
         mean = np.float32(sum(lengths) / max(1, self.size))
         stored = np.array([stored_length(length) for length in lengths], np.float32)
         inverse_norm = ONE / (K1 * ((ONE - B) + B * stored / mean))
-        self._terms = {
-            term: self._posting(documents.pop(term), counts.pop(term), inverse_norm) for term in [*documents]
-        }
+        # Postings lie by term, and within a term by document. A term adds idf - idf / growth to a document.
+        documents = np.repeat(np.arange(self.size, dtype=np.int32), np.asarray(distinct))
+        order = np.argsort(np.asarray(terms), kind="stable")
+        self._documents = documents[order]
+        self._growth = ONE + np.asarray(counts)[order].astype(np.float32) * inverse_norm[self._documents]
+        frequency = np.bincount(np.asarray(terms), minlength=len(self._numbers))
+        self._starts = np.concatenate([[0], np.cumsum(frequency)])
+        self._idf = np.log(1 + (self.size - frequency + 0.5) / (frequency + 0.5)).astype(np.float32)
+        self._dense = {int(term): self._spread(int(term)) for term in np.flatnonzero(frequency * DENSE > self.size)}
 
-    def _posting(self, documents: array[int], counts: array[int], inverse_norm: Floats) -> Posting:
-        """(documents, growth, idf): the term adds idf - idf / growth to each; documents None: growth is for all."""
-        found = np.array(documents, np.int32)
-        growth = ONE + np.array(counts, np.float32) * inverse_norm[found]
-        idf = np.float32(np.log(1 + (self.size - len(found) + 0.5) / (len(found) + 0.5)))
-        if len(found) * DENSE <= self.size:
-            return found, growth, idf
+    def _spread(self, term: int) -> Floats:
+        """A term's growth for every document: 1, which adds nothing, where the term is not."""
         everywhere = np.ones(self.size, np.float32)
-        everywhere[found] = growth
-        return None, everywhere, idf
+        span = slice(self._starts[term], self._starts[term + 1])
+        everywhere[self._documents[span]] = self._growth[span]
+        return everywhere
 
     def search(self, query: str, k: int = RESULTS) -> list[tuple[int, float]]:
         """(document, score) of the best k documents that share a term with the query, best first."""
-        boosts = Counter(term for term in tokens(query) if term in self._terms)
+        boosts = Counter(self._numbers[term] for term in sorted(tokens(query)) if term in self._numbers)
         total = np.zeros(self.size)
-        for term, boost in sorted(boosts.items()):
-            found, growth, idf = self._terms[term]
-            weight = np.float32(boost) * idf
-            if found is None:
-                total += weight - weight / growth
+        for term, boost in boosts.items():
+            weight = np.float32(boost) * self._idf[term]
+            dense = self._dense.get(term)
+            if dense is not None:
+                total += weight - weight / dense
             else:
-                total[found] += weight - weight / growth
+                span = slice(self._starts[term], self._starts[term + 1])
+                total[self._documents[span]] += weight - weight / self._growth[span]
         score = total.astype(np.float32)
         floor = np.partition(score, -k)[-k] if self.size > k else np.float32(0)
         hits = np.flatnonzero((score >= floor) & (score > 0))
