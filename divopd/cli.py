@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,15 +179,27 @@ def models(recipe_file: Path, names: tuple[str, ...], out: Path, work: Path) -> 
 
 
 @main.command()
-def rules() -> None:
-    """List the selection rules with what they do and their parameters."""
-    from divopd.selection import available_rules
+@click.argument("name", required=False)
+def rules(name: str | None) -> None:
+    """List the selection rules, or show all about one: a name, or the path of a .py file."""
+    from divopd import scaffold, selection
 
-    for name, rule in available_rules().items():
-        module = sys.modules[rule.__module__]
-        first = (rule.__doc__ or module.__doc__ or "").strip().splitlines() or [""]
-        fields = ", ".join(f"{key}={field.get_default()!r}" for key, field in rule.model_fields.items())
-        click.echo(f"{name:24}{first[0]}{f'  [{fields}]' if fields else ''}")
+    if name is not None:
+        click.echo(scaffold.description(selection.rule_class(name)))
+        return
+    for rule in selection.available_rules().values():
+        click.echo(scaffold.summary(rule))
+
+
+@main.command("new-rule")
+@click.argument("name")
+def new_rule(name: str) -> None:
+    """Write a rule to start from, with its test: baselines/NAME.py and tests/test_rule_NAME.py."""
+    from divopd import scaffold, selection
+
+    for path in scaffold.new_rule(name, selection.rules_dir().parent):
+        click.echo(f"wrote {path}")
+    click.echo("then: a row in docs/rules.md, and the rule's name under `methods` of a suite")
 
 
 @main.command()

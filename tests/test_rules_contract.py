@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 import sys
 import time
@@ -13,14 +14,14 @@ import numpy as np
 import pytest
 
 from divopd.pool import Pool
-from divopd.selection import Candidates, Rule, checked_select, load_rule, rule_files
+from divopd.selection import Candidates, Rule, apply_rule, checked_select, load_rule, shipped_rules
 from divopd.types import DropReason, Turn
 
 ROOT = Path(__file__).resolve().parent.parent
 SUMS = ("disagreement", "student_nll", "teacher_nll")
 
 
-def pool_of(n: int, rollouts: int, kind: str = "plain", gated: bool = True) -> Candidates:
+def pool_of(n: int, rollouts: int, kind: str = "plain", gated: bool = True, update: int = 40) -> Candidates:
     """n turns of some rollouts, as the pool offers them: arrival order, some with NaN, all tied, or dead."""
     rng = np.random.default_rng(n)
     owner = np.sort(rng.integers(0, max(rollouts, 1), n))
@@ -29,8 +30,8 @@ def pool_of(n: int, rollouts: int, kind: str = "plain", gated: bool = True) -> C
     columns: dict[str, Any] = {
         "rollout": np.stack([owner // 16, owner % 16, np.zeros(n, int)], axis=1),
         "turn": turn,
-        "version": 40 - (owner % 3),
-        "first_seen": 40 - (0 if tied else 1) * (owner % 2),
+        "version": update - (owner % 3),
+        "first_seen": update - (0 if tied else 1) * (owner % 2),
         "arrival": 1000 + np.arange(n),
         "prompt_tokens": np.full(n, 100) if tied else 100 + 20 * turn,
         "response_tokens": np.full(n, 8) if tied else rng.integers(4, 20, n),
@@ -49,7 +50,7 @@ def pool_of(n: int, rollouts: int, kind: str = "plain", gated: bool = True) -> C
             columns[name] = np.where(dead, np.nan, columns[name])
         if not gated:
             columns["valid"], columns["valid_tokens"] = ~dead, np.where(dead, 0, columns["valid_tokens"])
-    return Candidates.from_columns(columns, update=40)
+    return Candidates.from_columns(columns, update)
 
 
 def shuffled(pool: Candidates, seed: int) -> Candidates:
@@ -69,13 +70,13 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     code = next(block for block in blocks if "baselines/" in block)
     name = re.match(r"# baselines/(\w+\.py)\n", code)
-    assert name and name[1].removesuffix(".py") not in rule_files(), "the example names a file that is not there yet"
+    assert name
     path = tmp_path_factory.mktemp("readme") / name[1]
     path.write_text(code)
     return path
 
 
-@pytest.fixture(params=[*sorted(rule_files()), "README.md"])
+@pytest.fixture(params=[*shipped_rules(), "README.md"])
 def rule(request: pytest.FixtureRequest, example: Path) -> Rule:
     return load_rule(example if request.param == "README.md" else request.param)
 
@@ -112,6 +113,31 @@ def test_the_pool_is_left_as_it_was(rule: Rule) -> None:
         assert name == "update" or not column.flags.writeable
 
 
+def test_weights_are_one_a_row_and_follow_it(rule: Rule) -> None:
+    """Whatever the order of the pool's rows, a turn that is chosen weighs the same."""
+    pool = pool_of(200, 20, gated=rule.gated)
+    weights = []
+    for one in (pool, shuffled(pool, 1)):
+        chosen = apply_rule(rule, one, 64, 5, rule.initial_state())
+        given = np.ones(64) if chosen.weights is None else chosen.weights
+        weights.append(dict(zip(one.arrival[chosen.rows].tolist(), given.tolist(), strict=True)))
+    assert len(weights[0]) == 64 and weights[0] == weights[1]
+
+
+def test_what_a_rule_remembers_survives_a_resume_point(rule: Rule) -> None:
+    """Six updates straight on, or with rule and state pickled after each and rows shuffled: the same choices."""
+    pools = [pool_of(150, 12, gated=rule.gated, update=update) for update in range(40, 46)]
+    state, resumed, resumed_state = rule.initial_state(), rule, rule.initial_state()
+    for pool in pools:
+        mixed = shuffled(pool, 7)
+        first = apply_rule(rule, pool, 32, 5, state)
+        second = apply_rule(resumed, mixed, 32, 5, resumed_state)
+        state, resumed_state = first.state, second.state
+        assert (pool.arrival[first.rows] == mixed.arrival[second.rows]).all()
+        resumed, resumed_state = pickle.loads(pickle.dumps((resumed, resumed_state)))
+    assert resumed == rule and resumed_state == state
+
+
 def test_seeds_matter_only_where_a_rule_draws(rule: Rule) -> None:
     pool = pool_of(200, 20, gated=rule.gated)
     results = {tuple(chosen_turns(rule, pool, 64, seed)) for seed in range(4)}
@@ -144,5 +170,5 @@ def test_a_million_rows_take_seconds(rule: Rule, million: dict[bool, Candidates]
 def test_a_rule_is_one_short_documented_file(rule: Rule) -> None:
     text = file_of(rule).read_text()
     assert len(text.splitlines()) <= 60
-    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-    assert any("Source:" in (ast.get_docstring(node) or "") for node in classes), "the docstring says where it is from"
+    bodies = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    assert any("Source:" in (ast.get_docstring(node) or "") for node in bodies), "the docstring says where it is from"
