@@ -1,0 +1,64 @@
+"""What the suite asks of ScienceWorld: see divopd/envs/registry.py for the seam that every environment fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from divopd.envs.scienceworld.options import Options
+
+from divopd.config import EnvConfig
+from divopd.envs.base import TextEnv
+
+if TYPE_CHECKING:
+    from divopd.cloning.demos import Labeller
+    from divopd.prompts import Style
+
+__all__ = ["Options", "make", "players", "short", "style", "tasks", "words"]
+
+
+def make(config: EnvConfig, count: int) -> list[TextEnv]:
+    """Environments on the game, or with `source: sketch` on worlds drawn for cloning (sketch.py)."""
+    if config.source == "sketch":
+        from divopd.envs.scienceworld.sketch import SketchEnv
+
+        return [SketchEnv() for _ in range(count)]
+    from divopd.envs.scienceworld.env import make_scienceworld
+
+    return list(make_scienceworld(config, count))
+
+
+def tasks(config: EnvConfig, split: str) -> list[str]:
+    """The tasks of a split: the paper's "train" and "held-out", or "short-train", "short-clone", "short-eval"."""
+    from divopd.envs.scienceworld.split import split_tasks
+
+    return split_tasks(split)
+
+
+def style() -> Style:
+    from divopd.envs.scienceworld.compact import CompactStyle
+
+    return CompactStyle()
+
+
+def words() -> tuple[list[str], list[str]]:
+    """All words of the compact style; there are no numbered names."""
+    from divopd.envs.scienceworld.compact import ACTION_WORDS, GOAL_WORDS, OBSERVATION_WORDS, TEMPERATURE_WORDS
+    from divopd.envs.scienceworld.knowledge import FULL
+
+    return list(dict.fromkeys([*GOAL_WORDS, *OBSERVATION_WORDS, *ACTION_WORDS, *TEMPERATURE_WORDS, *FULL])), []
+
+
+def players(habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]:
+    """Who can label a state. `habits`: wander, forget, stall, guess of the novice."""
+    from divopd.envs.scienceworld.expert import Expert
+    from divopd.envs.scienceworld.novice import Novice
+
+    return {"expert": Expert, "novice": partial(Novice, *(habits or (0.0, 0.0, 0.0, 0.0)))}
+
+
+def short(command: str) -> str:
+    from divopd.envs.scienceworld.compact import compact_action
+
+    return compact_action(command)
