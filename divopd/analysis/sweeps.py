@@ -48,6 +48,14 @@ COLUMNS = {
 PANELS = ("final5_mean", "peak", "tokens_to_target", "effective_rollouts", "never_selected_share", "mean_age",
           "stale_rows_per_update", "load")  # fmt: skip
 PERCENT = ("peak", "final5_mean", "final", "nauc")  # of the reported columns
+# swept key: the paper's table and its columns under our names
+PAPER: dict[str, tuple[str, dict[str, str]]] = {
+    "pipeline.load": ("producer_load", {"reader": "method", "arrival_over_drain": "value", "final_success": "final",
+                                        "nauc_150": "nauc"}),
+    "method.params.cap": ("cap", {"cap": "value"}),
+    "train.max_staleness": ("staleness", {"max_staleness": "value"}),
+    "method.rule": ("matched_access", {}),
+}  # fmt: skip
 FACTS = ["peak", "final5_mean", "best5_mean", "final", "nauc", "mean_age", "stale_rows"]
 
 
@@ -231,9 +239,16 @@ def _fact(ax: Axes, fact: dict[str, Any], name: str, values: list[str], rules: l
 
 def _facts(key: str, counterparts: dict[str, str]) -> pd.DataFrame:
     """The paper's rows of this sweep for the settings that ours stand for, and those without a setting."""
-    paper = reported("sweeps")
-    here = paper[(paper["sweep"] == key) & (paper["setting"].isna() | paper["setting"].isin(counterparts.values()))]
-    return here.assign(value=here["value"].fillna(NONE))
+    if key not in PAPER:
+        return pd.DataFrame(columns=["setting", "method", "value", *FACTS])
+    table, names = PAPER[key]
+    facts = reported(table).rename(columns=names)
+    for name in ("setting", "method", *FACTS):
+        if name not in facts:
+            facts[name] = "vanilla" if name == "method" else np.nan
+    values = facts["method"] if key == "method.rule" else facts["value"].map("{:g}".format).replace("nan", NONE)
+    facts = facts.assign(value=values)
+    return facts[facts["setting"].isna() | facts["setting"].isin(counterparts.values())]
 
 
 def _ordered_values(values: pd.Series) -> list[str]:

@@ -17,6 +17,9 @@ TABLES = (
     "staleness",  # mean age in versions of vanilla, by allowed staleness
     "teacher_tokens",  # tokens scored over tokens trained
     "producer_load",  # by rollouts an explorer step; the setting is not named
+    "cap",  # by k; no k is none
+    "matched_access",
+    "gradient_alignment",  # a row an (environment, rule)
 )
 
 

@@ -7,14 +7,14 @@ rule audit:
         f"{RUNS}/status.json",
     output:
         multiext(
-            f"{RESULTS}/audit/{{setting}}.{{env}}.{{method}}.seed{{seed}}/u{{update}}/audit",
+            f"{RESULTS}/audit/{{setting}}.{{env}}.{{method}}.seed{{seed}}/u{{at}}/audit",
             ".csv",
             ".md",
             ".png",
             ".pdf",
         ),
     log:
-        f"{RESULTS}/logs/audit/{{setting}}.{{env}}.{{method}}.seed{{seed}}.u{{update}}.log",
+        f"{RESULTS}/logs/audit/{{setting}}.{{env}}.{{method}}.seed{{seed}}.u{{at}}.log",
     conda:
         "../../environment.yml"
     threads: 1
@@ -22,7 +22,7 @@ rule audit:
         run=lambda wildcards: RUNS.format(**{key: wildcards[key] for key in ("setting", "env", "method", "seed")}),
         out=above(0),
     shell:
-        "python -m divopd.cli_audit audit {params.run} --update {wildcards.update} --out {params.out}"
+        "python -m divopd.cli_audit audit {params.run} --update {wildcards.at} --out {params.out}"
         " --progress lines 2>&1 | tee {log}"
 
 
