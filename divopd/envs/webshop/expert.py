@@ -1,8 +1,9 @@
 """A WebShop expert that acts on pages alone, as a calibrated distribution over commands.
 
-It sees the goal's sentence, the pages, and the actions that anyone executed, so it can label states that a weaker player
-reached: a poor search, a wrong item, a wrong option. It searches with the goal's own words, takes the first result that
-has the goal's type and attributes within its price limit, goes back from an item that lacks a wanted option, and buys.
+It sees the goal's sentence, the pages, and the actions that anyone executed, so it can label states that a weaker
+player reached: a poor search, a wrong item, a wrong option. It searches with the goal's own words, takes the first
+result that has the goal's type and attributes within its price limit, goes back from an item that lacks a wanted
+option, chooses the options, and buys.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class Trail:
 class Expert:
     """Label any state of an episode: `reset`, then `observe` each executed action, and ask for a distribution.
 
-    The preferred command gets what is left after `spread`, shared by the other sensible commands (if there are any), and
-    `noise`, shared by all allowed commands.
+    The preferred command gets what is left after `spread`, shared by the other sensible commands (if there are any),
+    and `noise`, shared by all allowed commands.
     """
 
     def __init__(self, spread: float = 0.17, noise: float = 0.03) -> None:

@@ -4,8 +4,8 @@ Forty product types with a few dozen products each, which differ in attributes, 
 one or two attributes, one or two options and (added when goals are loaded) a price limit; a handful of products
 satisfy its attributes, few of them all of it, so that the first hit of a vague search is usually wrong.
 
-The last two digits of an ASIN number the product within its type, the two after "B0" number the type: names that a small
-model can copy. Which products serve training, evaluation and cloning is decided here too (`split_of`).
+The last two digits of an ASIN number the product within its type, the two after "B0" number the type: names that a
+small model can copy. Which products serve training, evaluation and cloning is decided here too (`split_of`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ONE_OPTION = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What the official files hold: `products` (items_shuffle), `attributes` (items_ins), `instructions` (items_human_ins).
+    """What the official files hold: `products` (items_shuffle), `attributes` (items_ins), `instructions` of people.
 
-    `title_nouns` maps a title to the nouns that the reward compares, sorted and in lower case: the type and the maker (a
-    place only says what for; types of one place would pass for each other).
+    `title_nouns` maps a title to the nouns that the reward compares, sorted and in lower case: the type and the maker
+    (a place only says what for; types of one place would pass for each other).
     """
 
     products: list[dict[str, Any]]
@@ -45,8 +45,8 @@ class Catalogue:
 def generate_catalogue(seed: int = 0, per_kind: int = 40, wishes: int = 4) -> Catalogue:
     """`per_kind` products of each of the 40 types in random order, `wishes` instructions a product.
 
-    Raises `EnvError` unless 25 <= per_kind <= 40 and wishes >= 1: fewer products leave wishes without rivals; more would
-    lengthen the list of names that small models must know.
+    Raises `EnvError` unless 25 <= per_kind <= 40 and wishes >= 1: fewer products leave wishes without rivals; more
+    would lengthen the list of names that small models must know.
     """
     if not _MIN_PER_KIND <= per_kind <= MAX_PER_KIND:
         raise EnvError(f"products a type must be between {_MIN_PER_KIND} and {MAX_PER_KIND}, got {per_kind}")

@@ -1,7 +1,7 @@
 """The words of the generated catalogue: departments, product types, attributes, option groups, makers.
 
-Every content word is a lower-case single word and belongs to one kind alone (type, attribute or option value), so that a
-reader with a closed vocabulary knows what a word means without its sentence. All names of makers are invented.
+Every content word is a lower-case single word and belongs to one kind alone (type, attribute or option value), so that
+a reader with a closed vocabulary knows what a word means without its sentence. All names of makers are invented.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ DEPARTMENTS: tuple[Department, ...] = (
     Department(
         "electronics",
         "Electronics",
-        ("wireless", "rechargeable", "foldable", "quiet", "magnetic", "backlit", "dustproof", "compact"),
+        ("wireless", "rechargeable", "foldable", "quiet", "magnetic", "backlit", "programmable", "compact"),
         ("Desk", "Car", "Studio", "Hotel"),
         _kinds(
             "color, edition, plug",
@@ -195,10 +195,14 @@ DEPARTMENTS: tuple[Department, ...] = (
     ),
 )
 
-MAKERS = tuple(
-    "Brindlow Castrune Dellavar Elmwick Farrowen Glintara Hollamere Ivendale Jarrowby Kestrion Lumbrake Mirthwell Norvane "
-    "Ostergale Pellucor Quenlow Rustavel Sablewin Thornmere Umberlie Vantrell Wexmoor Yarrowin Zelbrook".split()
+# fmt: off
+MAKERS = (
+    "Brindlow", "Castrune", "Dellavar", "Elmwick", "Farrowen", "Glintara",
+    "Hollamere", "Ivendale", "Jarrowby", "Kestrion", "Lumbrake", "Mirthwell",
+    "Norvane", "Ostergale", "Pellucor", "Quenlow", "Rustavel", "Sablewin",
+    "Thornmere", "Umberlie", "Vantrell", "Wexmoor", "Yarrowin", "Zelbrook",
 )
+# fmt: on
 
 # {kind}, {first}, {second}, {third} are capitalised words; {maker} and {place} are capitalised too.
 TITLES = (

@@ -1,8 +1,8 @@
 """A buyer with an expert's hands and a beginner's habits: what the small students are cloned from.
 
-The habits are wrong choices that correct feedback can undo: a search for the bare type, the first result whatever it is,
-paging on past what fits, buying before the options are chosen. Searching badly and wandering use up the turns, so that
-failed episodes are long.
+The habits are wrong choices that correct feedback can undo: a search for the bare type, the first result whatever it
+is, paging on past what fits, buying before the options are chosen. Searching badly and wandering use up the turns, so
+that failed episodes are long.
 """
 
 from __future__ import annotations

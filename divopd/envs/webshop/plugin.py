@@ -15,6 +15,7 @@ from divopd.envs.base import EnvError, TextEnv
 if TYPE_CHECKING:
     from divopd.cloning.demos import Labeller
     from divopd.envs.webshop.catalog import Catalog
+    from divopd.envs.webshop.fixes import Fixes
     from divopd.envs.webshop.goals import Goal
     from divopd.prompts import Style
 
@@ -91,7 +92,7 @@ def short(command: str) -> str:
     return compact_action(command)
 
 
-def _fixes(options: Options):  # type: ignore[no-untyped-def]
+def _fixes(options: Options) -> Fixes:
     from divopd.envs.webshop.fixes import Fixes
 
     return Fixes() if options.fixes is None else Fixes.only(options.fixes)
