@@ -214,7 +214,7 @@ def _series(ax: Axes, part: pd.DataFrame, name: str, values: list[str], rule: st
     x = [values.index(value) for value in there["value"]]
     ax.plot(x, scale * there[name], color=style.colour, ls=style.line, marker=style.marker, zorder=3)
     apart = part[part["value"] == NONE]
-    ax.plot([values.index(NONE)] * len(apart), scale * apart[name], style.marker, color=style.colour, zorder=3)
+    ax.plot([len(values) - 1] * len(apart), scale * apart[name], style.marker, color=style.colour, zorder=3)
     if name == "tokens_to_target":
         beyond = part[part["bound"] == ">"]
         ax.plot([values.index(v) for v in beyond["value"]], 1.04 * scale * beyond[name], "^", mfc="white", mec="black")

@@ -1,0 +1,230 @@
+"""Sweeps: suites that name what their methods differ by, and the table and figure by that quantity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from divopd.analysis.report import report
+from divopd.analysis.sweeps import (
+    NONE,
+    _facts,
+    _ordered_values,
+    by_value,
+    sweep,
+    sweep_figure,
+    sweep_tables,
+    value_of,
+)
+from divopd.cli_audit import sweep as command
+from divopd.paper import reported
+from divopd.runlog import RunLogError
+from divopd.suite import SuiteError, load_suite, read_yaml, suite_spec
+from synthetic import write_run
+
+ROOT = Path(__file__).resolve().parent.parent
+SWEEPS = sorted((ROOT / "experiments" / "sweeps").glob("*.yaml"))
+COUNTERPARTS = {"alfworld-0.5m": "alfworld-qwen3-1.7b"}
+
+
+def key_of(path: Path) -> str:
+    key = suite_spec(read_yaml(path), path).sweep
+    assert key
+    return key
+
+
+# suites --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
+def test_shipped_sweeps_differ_by_their_quantity_alone(path: Path):
+    cells = load_suite(path)
+    assert {cell.suite for cell in cells} == {f"sweep-{path.stem}"}
+    seen = set()
+    for cell in cells:
+        value = value_of(cell, key_of(path), path)
+        seen.add((cell.method.rule, value))
+        if path.stem in ("load", "staleness"):  # the name says the value
+            assert cell.method.name == f"{cell.method.rule}_{'load' if path.stem == 'load' else 'stale'}{value:g}"
+    assert len(seen) == len(cells)
+    same = [
+        cell.model_dump(exclude={"method": True, "pipeline": {"load"}, "train": {"max_staleness"}}) for cell in cells
+    ]
+    assert all(one == same[0] for one in same)
+    loads, staleness = {c.pipeline.load for c in cells}, {c.train.max_staleness for c in cells}
+    assert loads == ({0.5, 1.0, 2.0, 3.0} if path.stem == "load" else {3.0})
+    assert staleness == ({1, 2, 4, 8} if path.stem == "staleness" else {2})
+
+
+def test_there_are_four():
+    assert {path.stem: key_of(path) for path in SWEEPS} == {
+        "load": "pipeline.load",
+        "cap": "method.params.cap",
+        "staleness": "train.max_staleness",
+        "access": "method.rule",
+    }
+
+
+def test_values_of_dotted_keys():
+    cells = {cell.method.name: cell for cell in load_suite(ROOT / "experiments" / "sweeps" / "cap.yaml")}
+    at = Path("cap.yaml")
+    assert value_of(cells["divopd_k8"], "method.params.cap", at) == 8
+    assert value_of(cells["divopd_k_inf"], "method.params.cap", at) is None
+    assert value_of(cells["vanilla"], "train.max_staleness", at) == 2
+    with pytest.raises(SuiteError, match="cap.yaml: sweep: 'pipeline.laod': no 'laod' there; valid: .*load"):
+        value_of(cells["vanilla"], "pipeline.laod", at)
+    with pytest.raises(SuiteError, match="below a plain value"):
+        value_of(cells["vanilla"], "seed.x", at)
+
+
+def test_settings_lie_beside_a_suite_or_one_folder_up(tmp_path: Path):
+    suite = tmp_path / "sweeps" / "a.yaml"
+    suite.parent.mkdir()
+    suite.write_text(yaml.safe_dump({"name": "a", "settings": ["s"], "methods": ["vanilla"], "sweep": "pipeline.load"}))
+    setting = {"student": {"path": "a"}, "teacher": {"path": "b"}}
+    with pytest.raises(SuiteError, match="sweeps/settings/s.yaml"):
+        load_suite(suite)
+    for folder, updates in ((tmp_path, 1), (suite.parent, 2)):  # the nearer one wins
+        (folder / "settings").mkdir()
+        (folder / "settings" / "s.yaml").write_text(yaml.safe_dump(setting | {"train": {"updates": updates}}))
+        assert load_suite(suite)[0].train.updates == updates
+
+
+# tables --------------------------------------------------------------------------------------------------------------
+
+
+def frames() -> tuple[pd.DataFrame, pd.DataFrame, dict[tuple[str, str], Any]]:
+    """A summary and diagnostics of three methods and two seeds, with numbers to be averaged in the head."""
+    summary, diagnostics = [], []
+    for i, method in enumerate(("fast", "slow", "free")):
+        for seed in (0, 1):
+            run = {"setting": "alfworld-0.5m", "method": method, "seed": seed}
+            reached = not (method == "slow" and seed)
+            summary.append(run | {
+                "status": "done", "peak": 0.5 + 0.1 * seed, "final5_mean": 0.4, "final5_std": 0.02, "nauc": 0.3,
+                "target": 0.5, "reached": reached, "cost_trained_tokens": 1000.0 * (i + 1 + seed), "baseline": "fast",
+            })  # fmt: skip
+            diagnostics.append(run | {
+                "status": "done", "load": 2.0 + seed, "effective_rollouts": 4.0 + i, "never_selected_share": 0.25,
+                "mean_age": 1.5, "stale_rows": 30 + 20 * seed, "updates": 10,
+            })  # fmt: skip
+    cells = {
+        ("alfworld-0.5m", "fast"): ("divopd", 3.0),
+        ("alfworld-0.5m", "slow"): ("divopd", 0.5),
+        ("alfworld-0.5m", "free"): ("vanilla", None),
+    }
+    return pd.DataFrame(summary), pd.DataFrame(diagnostics), cells
+
+
+def test_rows_are_means_over_seeds_in_order_of_rule_and_value():
+    frame = by_value(*frames())
+    assert list(zip(frame["rule"], frame["value"], frame["method"], strict=True)) == [
+        ("vanilla", NONE, "free"),
+        ("divopd", "0.5", "slow"),
+        ("divopd", "3", "fast"),
+    ]
+    slow = frame.iloc[1]
+    assert (slow["peak"], slow["load"], slow["effective_rollouts"]) == pytest.approx((0.55, 2.5, 5.0))
+    assert slow["stale_rows_per_update"] == pytest.approx(4.0)  # 30 and 50 in 10 updates
+    assert slow["tokens_to_target"] == pytest.approx(2500) and slow["bound"] == ">"
+    assert frame.iloc[2]["bound"] == ""
+
+
+def test_values_sort_as_numbers_and_none_comes_last():
+    assert _ordered_values(pd.Series(["10", "2", NONE, "0.5"])) == ["0.5", "2", "10", NONE]
+    assert _ordered_values(pd.Series(["divopd", "vanilla_256", "vanilla"])) == ["vanilla", "vanilla_256", "divopd"]
+
+
+def test_the_table_says_units_bounds_and_what_is_reported():
+    frame = by_value(*frames())
+    ours, theirs = sweep_tables(frame, _facts("pipeline.load", COUNTERPARTS), "pipeline.load")
+    rows = [dict(zip(ours.header, row, strict=True)) for row in ours.rows]
+    assert rows[1]["Arrival / drain aimed at"] == "0.5"
+    assert rows[1]["Tokens to target (k)"] == ">2" and rows[2]["Tokens to target (k)"] == "2"
+    assert rows[1]["Final-5 (%)"] == "40.0 ± 2.0" and rows[1]["Never selected (%)"] == "25.0"
+    assert "50 %" in ours.notes[0]
+    assert ["–", "Vanilla OPD", "2.27", "49.3", "26.9", "30175"] in theirs.rows
+
+
+def test_reported_rows_of_each_sweep():
+    cap = _facts("method.params.cap", COUNTERPARTS).set_index(["method", "value"])
+    assert cap.loc[("divopd", "3"), "peak"] == 87.14 and cap.loc[("divopd", "4"), "peak"] == 79.29
+    assert cap.loc[("divopd_base", "4"), "final5_mean"] == 72.86
+    assert cap.loc[("divopd_k_inf", NONE), "final5_mean"] == 65.14
+    stale = _facts("train.max_staleness", COUNTERPARTS).set_index(["method", "value"])
+    assert stale["mean_age"].to_dict() == {("vanilla", "2"): 1.69, ("vanilla", "4"): 3.19}
+    access = _facts("method.rule", COUNTERPARTS).set_index("value")
+    assert access["final"].to_dict() == {"vanilla_256": 78.57, "rollout_first": 78.57}
+    assert len(_facts("pipeline.load", {})) == 6 and _facts("train.updates", COUNTERPARTS).empty
+    assert len(reported("cap")) == 36
+
+
+def test_the_figure_has_units_legend_and_the_papers_points():
+    frame = by_value(*frames())
+    fig = sweep_figure(frame, _facts("pipeline.load", COUNTERPARTS), "pipeline.load")
+    axes = fig.axes
+    assert {ax.get_xlabel() for ax in axes[4:]} == {"Arrival / drain aimed at"}
+    assert all(ax.get_title(loc="left") for ax in axes)
+    assert [tick.get_text() for tick in axes[4].get_xticklabels()] == ["0.5", "3", "none"]
+    texts = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert texts == ["Vanilla OPD", "DivOPD", "reported in arXiv 2609.34838"]
+    # Vanilla's load 2.27 lies between 0.5 and 3, at its share of the way
+    marks = [
+        tuple(line.get_xydata()[0]) for line in axes[0].lines if line.get_marker() == "D" and line.get_mfc() == "white"
+    ]
+    assert (pytest.approx((2.27 - 0.5) / 2.5), 49.3) in [(x, y) for x, y in marks]
+    assert all(np.isfinite(ax.get_ylim()).all() for ax in axes)
+    plt.close(fig)
+
+
+# the whole -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> tuple[Path, Path]:
+    """A suite of three methods at two loads, run in appearance and collected: its results and its file."""
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "alfworld-0.5m.yaml").write_text(
+        yaml.safe_dump({"student": {"path": "models/none/a"}, "teacher": {"path": "models/none/b"}})
+    )
+    methods = {name: {"config": {"pipeline": {"load": load}}} for name, load in
+               (("vanilla", 1.0), ("divopd_base", 2.0), ("divopd", 2.0))}  # fmt: skip
+    suite = tmp_path / "suite.yaml"
+    content = {"name": "synthetic", "settings": ["alfworld-0.5m"], "methods": methods, "sweep": "pipeline.load"}
+    suite.write_text(yaml.safe_dump(content))
+    for cell in load_suite(suite):
+        write_run(tmp_path / "results", cell, updates=20)
+    results = tmp_path / "results" / "synthetic"
+    report(results, results, results / "figures", "collect", suite=suite)
+    return results, suite
+
+
+def test_a_sweep_from_run_logs(collected: tuple[Path, Path]):
+    results, suite = collected
+    done = CliRunner().invoke(command, [str(results), "--suite", str(suite)], catch_exceptions=False)
+    assert done.exit_code == 0 and "Sweep of pipeline.load" in done.output
+    frame = pd.read_csv(results / "sweep.csv")
+    assert list(zip(frame["rule"], frame["value"], strict=True)) == [("vanilla", 1), ("divopd_base", 2), ("divopd", 2)]
+    page = (results / "sweep.md").read_text()
+    assert "figures/sweep.png" in page and "Reported in arXiv 2609.34838" in page
+    assert (results / "figures" / "sweep.png").stat().st_size > 20_000
+
+
+def test_mistakes_are_one_line(collected: tuple[Path, Path], tmp_path: Path):
+    results, suite = collected
+    content = yaml.safe_load(suite.read_text())
+    for key, words in ((None, "no key sweep"), ("method.params.cpa", "no method has 'method.params.cpa'")):
+        suite.write_text(yaml.safe_dump(content | {"sweep": key}))
+        with pytest.raises(SuiteError, match=words):
+            sweep(results, suite, tmp_path)
+    suite.write_text(yaml.safe_dump(content))
+    (results / "summary.csv").unlink()
+    with pytest.raises(RunLogError, match="stage collect"):
+        sweep(results, suite, tmp_path)
