@@ -23,6 +23,7 @@ from divopd.types import DropReason, Turn
 
 __all__ = ["Outcome", "Replay", "ReplayError"]
 
+USE = ("valid_rollouts", "undecided_rollouts", "never_selected_share", "selected_gini")
 BARREN_STEPS = 50  # explorer steps in a row without an update, after which a closed stream is given up
 MEANS = ("rollouts", "effective_rollouts", "top_rollout_token_share", "turns_per_rollout", "dead_row_share",
          "kl_per_token", "mean_age", "row_tokens", "learner_seconds", "read_wait", "queue_length")  # fmt: skip
@@ -55,12 +56,11 @@ class Outcome:
     turns: pd.DataFrame
     batches: list[list[int]]
 
-    def use(self, updates: int | None = None) -> dict[str, float]:
-        """Never-selected share and Gini at the end, or as they stood when the batch of this update was chosen."""
-        if updates is None or updates >= len(self.updates):
+    def use(self, updates: int) -> dict[str, float]:
+        """Never-selected share and Gini as they stood after so many updates, or at the end where there were fewer."""
+        if updates >= len(self.updates):
             return selection_use(self.turns)
-        names = ("valid_rollouts", "undecided_rollouts", "never_selected_share", "selected_gini")
-        return {name: self.updates[name].iloc[updates - 1] for name in names}
+        return {name: float(self.updates[name].iloc[updates - 1]) for name in USE}
 
     def summary(self) -> dict[str, Any]:
         """One row: the averages over updates that `divopd report` takes of a run, and totals."""

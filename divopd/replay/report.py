@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from divopd.files import atomic_write
-from divopd.replay.compare import Variant, comparison
+from divopd.replay.compare import BUFFER_UPDATES, Variant, comparison
 from divopd.replay.engine import Outcome, Replay, ReplayError
 from divopd.replay.recorded import Recorded, batches_match
 from divopd.selection import Rule, load_rule
@@ -92,7 +92,11 @@ class Report:
         seeds = list(seeds)
         summaries: dict[str, dict[str, float]] = {}
         for rule in self.rules:
-            rows = [self._keep(replay_stream(spec, rule, seed, self.updates)) for seed in seeds]
+            rows = []
+            for seed in seeds:
+                outcome = replay_stream(spec, rule, seed, self.updates)
+                early = {f"{name}_{BUFFER_UPDATES}": value for name, value in outcome.use(BUFFER_UPDATES).items()}
+                rows.append(self._keep(outcome) | early)
             summaries[rule.label] = _mean(rows)
         depths = {rule.label: self._depths_of(spec.name, rule.label) for rule in self.rules}
 
