@@ -1,0 +1,1 @@
+"""ScienceWorld: school experiments played as text games, on the engine of the scienceworld package."""

