@@ -30,7 +30,7 @@ def make(config: EnvConfig, count: int) -> list[TextEnv]:
 
 
 def tasks(config: EnvConfig, split: str) -> list[str]:
-    """The tasks of a split: the paper's "train" and "held-out", or "short-train", "short-clone", "short-eval"."""
+    """The tasks of a split: the paper's "train" and "held-out", or "short-train" and "short-eval"."""
     from divopd.envs.scienceworld.split import split_tasks
 
     return split_tasks(split)
