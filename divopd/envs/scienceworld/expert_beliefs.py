@@ -86,11 +86,11 @@ class Beliefs:
         elif found := READS.search(text):
             self.reads = int(found.group(1))
         elif found := _FOCUS.match(text):
-            self.focused += things_in(found.group(1))
+            self.focused += _meant(action, found.group(1))
         elif (found := _ARRIVE.match(text)) and found.group(1) in ROOMS:
             self.room = found.group(1)
         elif found := _MOVE.match(text):
-            self.at |= dict.fromkeys(things_in(found.group(1)), found.group(2))
+            self.at |= dict.fromkeys(_meant(action, found.group(1)), found.group(2))
         elif text.startswith(("No known action", "Unknown action")):
             self._mistaken(action)
 
@@ -127,3 +127,8 @@ class Beliefs:
             if thing not in BOXES and self.at.get(thing) in (self.room, HELD):
                 del self.at[thing]
         self.seen.pop(self.room, None)
+
+
+def _meant(action: str, answer: str) -> list[str]:
+    """What an action was about: the answer may say "the pea" for a pea plant, and the action may be a number."""
+    return things_in(action)[:1] or things_in(answer)
