@@ -67,6 +67,13 @@ class Catalog:
         self.goals = tuple(goals)
         self.nouns = nouns
 
+    @property
+    def title_nouns(self) -> NounSource:
+        """The nouns of titles. Raises `EnvError` where the catalogue was loaded without."""
+        if self.nouns is None:
+            raise EnvError("the catalogue has no nouns of its titles, which the reward compares: load it with nouns=")
+        return self.nouns
+
     @functools.cached_property
     def index(self) -> Index:
         """Built once; about 3 ms a product."""

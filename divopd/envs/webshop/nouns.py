@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from divopd.envs.base import EnvError
 
 SPACY_MODEL = "en_core_web_lg"
 Nouns = Sequence[str]
+_WORD = re.compile(r"[^\W_]+")
 
 
 class NounSource:
@@ -81,8 +83,10 @@ def read_nouns(path: Path) -> Mapping[str, Nouns]:
 
 
 def _repeated(title: str, nouns: Nouns) -> Nouns:
-    return [
-        noun
-        for noun in nouns
-        for _ in range(max(1, len(re.findall(rf"(?<![^\W_]){re.escape(noun)}(?![^\W_])", title))))
-    ]
+    words = Counter(_WORD.findall(title))
+    return [noun for noun in nouns for _ in range(words[noun] or max(1, _alone(title, noun)))]
+
+
+def _alone(title: str, noun: str) -> int:
+    """How often a noun that is no plain word (`red,40`) stands in the title with no letter or digit beside it."""
+    return len(re.findall(rf"(?<![^\W_]){re.escape(noun)}(?![^\W_])", title))

@@ -89,6 +89,7 @@ def met_options(goal: Goal, chosen: Iterable[str]) -> int:
     return sum(any(meets(value, wish) for value in values) for wish in goal.options)
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def meets(value: str, wish: tuple[str, str]) -> bool:
     """Is the chosen value near to the wanted (name, value)? A colour word in it stands for all of it.
 
@@ -105,12 +106,12 @@ def plain_color(text: str) -> str:
     return next((color for color in COLORS if color in text), text)
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def near(first: str, second: str) -> bool:
     """Is thefuzz's token_set_ratio above 85? It rounds to whole numbers."""
     return round(fuzz.token_set_ratio(_plain(first), _plain(second))) > 85
 
 
+@functools.lru_cache(maxsize=1 << 15)
 def _plain(text: str) -> str:
     """As thefuzz prepares texts: Latin-1's upper half out, then other signs to spaces, lower case."""
     return re.sub(r"\W", " ", text.translate(_LATIN1)).lower().strip()

@@ -54,7 +54,7 @@ class Index:
         self._rank[sorted(range(self.size), key=ids.__getitem__)] = np.arange(self.size, dtype=np.int32)
         mean = np.float32(sum(lengths) / max(1, self.size))
         stored = np.array([stored_length(length) for length in lengths], np.float32)
-        inverse_norm = ONE / (K1 * ((ONE - B) + B * stored / mean))
+        inverse_norm = ONE / (K1 * ((ONE - B) + B * stored / (mean or ONE)))
         # Postings lie by term, and within a term by document. A term adds idf - idf / growth to a document.
         documents = np.repeat(np.arange(self.size, dtype=np.int32), np.asarray(distinct))
         order = np.argsort(np.asarray(terms), kind="stable")

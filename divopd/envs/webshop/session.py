@@ -161,9 +161,8 @@ class Session:
 
     def _buy(self) -> None:
         place, catalog = self.place, self.shop.catalog
-        assert catalog.nouns is not None  # WebshopEnv asks for them
         product = catalog.by_asin[place.asin]
-        self.reward = purchase_reward(product, self.goal, dict(place.options), catalog.nouns)
+        self.reward = purchase_reward(product, self.goal, dict(place.options), catalog.title_nouns)
         self.place = replace(place, kind="done")
 
     def _route(self) -> str:

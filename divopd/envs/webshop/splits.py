@@ -9,7 +9,7 @@ from divopd.envs.webshop.catalog import Catalog, Product
 from divopd.envs.webshop.fixes import Fixes
 from divopd.envs.webshop.goals import Goal
 from divopd.envs.webshop.pages import BACK, BUY, PREV, SEARCH, SUB_PAGES, item_buttons
-from divopd.envs.webshop.reward import meets, purchase_reward
+from divopd.envs.webshop.reward import meets, plain_color, purchase_reward
 from divopd.seeds import rng
 
 EVAL_SHARE = 0.2
@@ -26,7 +26,8 @@ def tasks_of(catalog: Catalog, fixes: Fixes, eval_share: float = EVAL_SHARE, dra
     """
     splits = _by_product(catalog.goals, eval_share, draws) if fixes.split_by_product else _by_number(catalog.goals)
     if fixes.reachable_goals_only:
-        splits = {name: [goal for goal in goals if reachable(catalog, goal)] for name, goals in splits.items()}
+        reach = Reach(catalog)
+        splits = {name: [goal for goal in goals if reach(goal)] for name, goals in splits.items()}
     return {f"{name}/{number}": goal for name, goals in splits.items() for number, goal in enumerate(goals)}
 
 
@@ -53,26 +54,35 @@ def _round(groups: Sequence[Sequence[Goal]]) -> list[Goal]:
     return [group[turn] for turn in range(turns) for group in groups if turn < len(group)]
 
 
-def reachable(catalog: Catalog, goal: Goal) -> bool:
-    """Can buying the goal's own product with the best options give reward 1?"""
-    product = catalog.by_asin.get(goal.asin)
-    if product is None or catalog.nouns is None:
-        return False
-    plain = purchase_reward(product, goal, {}, catalog.nouns)
-    if plain.kind < 1 or plain.attributes < 1 or not plain.price:
-        return False
-    # The sets of wishes that some choice of options meets, as bits.
-    met = {0}
-    for values in _choices(product).values():
-        adds = {sum(meets(value, wish) << bit for bit, wish in enumerate(goal.options)) for value in values}
-        met |= {before | more for before in met for more in adds}
-    return (1 << len(goal.options)) - 1 in met
+class Reach:
+    """`reach(goal)`: can buying the goal's own product with the best options give reward 1?"""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Raises `EnvError` where the catalogue has no nouns."""
+        self._catalog = catalog
+        self._choices: dict[str, list[list[str]]] = {}
+
+    def __call__(self, goal: Goal) -> bool:
+        product = self._catalog.by_asin.get(goal.asin)
+        if product is None:
+            return False
+        plain = purchase_reward(product, goal, {}, self._catalog.title_nouns)
+        if plain.kind < 1 or plain.attributes < 1 or not plain.price:
+            return False
+        if goal.asin not in self._choices:
+            self._choices[goal.asin] = _choices(product)
+        # The sets of wishes that some choice of options meets, as bits.
+        met = {0}
+        for values in self._choices[goal.asin]:
+            adds = {sum(meets(value, wish) << bit for bit, wish in enumerate(goal.options)) for value in values}
+            met |= {before | more for before in met for more in adds}
+        return (1 << len(goal.options)) - 1 in met
 
 
-def _choices(product: Product) -> dict[str, list[str]]:
-    """Option name -> the values that a click can set."""
-    choices: dict[str, list[str]] = defaultdict(list)
+def _choices(product: Product) -> list[list[str]]:
+    """For each option the values that a click can set; values that the reward cannot tell apart once."""
+    choices: dict[str, dict[str, None]] = defaultdict(dict)
     for value, name in item_buttons(product, True).items():
         if name is not None and value and value not in _BUTTONS:
-            choices[name].append(value)
-    return choices
+            choices[name][plain_color(value)] = None
+    return [list(values) for values in choices.values()]
