@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import subprocess
@@ -108,20 +109,20 @@ def test_two_episodes_at_once_do_not_meet() -> None:
 def test_closing_and_reopening_leaves_nothing_behind() -> None:
     def once(seed: int) -> None:
         env = WebshopEnv(CATALOG, TASKS, "text_rich")
-        play(env, list(TASKS)[seed % len(TASKS)], seed % 20)
+        play(env, list(TASKS)[seed % 10], seed % 10)
         env.close()
         env.reset(next(iter(TASKS)))
         env.close()
 
-    def many() -> int:
-        for seed in range(200):
+    def many(count: int) -> int:
+        for seed in range(count):
             once(seed)
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
     try:
-        grown = -many() + many()
+        grown = -many(20) + many(200)
     finally:
         tracemalloc.stop()
     assert grown < 20_000, "bytes after 200 more environments"
@@ -159,3 +160,12 @@ def test_no_action_breaks_an_episode(actions: list[str], strict: bool) -> None:
         assert step.valid or ((step.text, step.allowed, step.reward) == (text, allowed, 0) and not step.progress)
         assert not step.success or step.score == pytest.approx(1)
         text, allowed = step.text, step.allowed
+
+
+def test_the_speed_benchmark_runs() -> None:
+    root = FIXTURE.parents[2]
+    command = [sys.executable, "benchmarks/webshop_speed.py", "--products", "100", "--large", "200", "--steps", "200"]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    result = json.loads(run.stdout)
+    assert result["small"]["steps a second"] > 0 and result["large"]["bytes a product"] > 0
