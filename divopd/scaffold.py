@@ -19,10 +19,14 @@ from divopd.selection import Candidates, best_first
 def {name}(pool: Candidates, budget: int, seed: int, *, power: float = 1.0) -> np.ndarray:
     """Turns with the longest responses first.
 
-    By response tokens ^ power, descending, ties by (rollout, turn), NaN last. Change the score, the parameters after
-    the star (each with a type and a default) and this text: its first line is what `divopd rules` lists.
+    By response tokens ^ power, descending, ties by (rollout, turn), NaN last.
+
+    Change the score, the parameters after the star (each with a type and a default; a suite sets them under `params`)
+    and this text: its first line is what `divopd rules` lists. Say what, by which formula, and from where.
     Source: ours.
     """
+    # pool: rollout, group, turn, version, age, first_seen, arrival, prompt_tokens, response_tokens, valid_tokens,
+    # disagreement, student_nll, teacher_nll, entropy, reward, success, rollout_turns, valid, reason; pool.update
     score = pool.response_tokens.astype(float) ** power
     return best_first(pool, score)[:budget]
 '''
@@ -89,7 +93,8 @@ def docstring(rule: type[Rule]) -> str:
 
 def summary(rule: type[Rule]) -> str:
     """One line: name, what it does, its parameters."""
-    first, fields = docstring(rule).partition("\n")[0], ", ".join(parameters(rule))
+    first = docstring(rule).partition("\n")[0]
+    fields = ", ".join(f"{name}={field.get_default()!r}" for name, field in rule.model_fields.items())
     return f"{rule.name:24}{first}{f'  [{fields}]' if fields else ''}"
 
 
