@@ -27,19 +27,24 @@ def test_reads_the_goal():
         Wish.parse("i am looking for happiness")
 
 
-def test_searches_with_the_goals_words_then_otherwise():
+def test_searches_with_the_goals_words_and_otherwise_only_if_that_led_nowhere():
     assert expert().choices(()) == (FULL, [PLAIN, TURNED])
-    again = expert((FULL, results(OTHER)), (RESTART, START))
-    assert again.choices(()) == (PLAIN, [TURNED, FULL])
+    left = expert((FULL, results(OTHER, GOOD)), (RESTART, START))
+    assert left.choices(()) == (FULL, [PLAIN, TURNED])
+    empty = expert((FULL, results(OTHER)), (RESTART, START))
+    assert empty.choices(()) == (PLAIN, [TURNED, FULL])
+    chances = expert().distribution(("search[<query>]",))
+    assert chances[FULL] == pytest.approx(0.82 + 0.02 / 4) and chances[PLAIN] == pytest.approx(0.13 / 2 + 0.02 / 4)
+    assert chances["search[boots]"] == pytest.approx(0.03 + 0.02 / 4) and sum(chances.values()) == pytest.approx(1)
 
 
 def test_takes_what_fits_in_type_attributes_and_price():
     player = expert((FULL, results(DEAR, OTHER, GOOD, ALSO)))
     assert player.choices(ALLOWED) == ("click[b006aaaa02]", ["click[b006aaaa03]"])
     chances = player.distribution(ALLOWED)
-    assert chances["click[b006aaaa02]"] == pytest.approx(0.8 + 0.03 / 6)
-    assert chances["click[b006aaaa03]"] == pytest.approx(0.17 + 0.03 / 6)
-    assert chances[NEXT] == pytest.approx(0.03 / 6) and sum(chances.values()) == pytest.approx(1)
+    assert chances["click[b006aaaa02]"] == pytest.approx(0.82 + 0.02 / 6)
+    assert chances["click[b006aaaa03]"] == pytest.approx(0.13 + 0.02 / 6)
+    assert chances[NEXT] == pytest.approx(0.03 + 0.02 / 6) and chances[RESTART] == pytest.approx(0.02 / 6)
 
 
 def test_turns_the_page_of_a_good_search_and_repeats_a_bad_one():
@@ -48,10 +53,16 @@ def test_turns_the_page_of_a_good_search_and_repeats_a_bad_one():
     assert expert((FULL, results(DEAR))).choices(ALLOWED) == (RESTART, [NEXT])  # the last page
     assert expert((FULL, results(*[DEAR] * 10, page=3))).choices(ALLOWED) == (RESTART, [NEXT])
     assert expert(("search[boots]", full_page)).choices(ALLOWED) == (RESTART, [NEXT])
-    assert expert(("search[zzz]", HEAD + "Page 1 (Total results: 0) [SEP] Next >")).choices((RESTART, NEXT)) == (
-        RESTART,
-        [],
-    )
+    nothing = HEAD + "Page 1 (Total results: 0) [SEP] Next >"
+    assert expert(("search[zzz]", nothing)).choices((RESTART, NEXT)) == (RESTART, [])
+
+
+def test_turns_back_to_a_page_with_something_that_fits():
+    second = results(*[DEAR] * 10, page=2)
+    allowed = (RESTART, BACK, NEXT)
+    assert expert((FULL, results(*[GOOD] * 10)), (NEXT, second)).choices(allowed) == (BACK, [RESTART])
+    # not for what another search has shown
+    assert expert((FULL, results(GOOD)), (PLAIN, results(DEAR)), (NEXT, second)).choices(allowed) == (NEXT, [RESTART])
 
 
 def test_chooses_each_wanted_option_then_buys():

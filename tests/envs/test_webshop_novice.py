@@ -29,8 +29,8 @@ def expert(*trail: tuple[str, str]) -> Expert:
 
 def test_searches_for_the_bare_type():
     chances = novice(vague=0.7).distribution(("search[<query>]",))
-    assert chances["search[boots]"] == pytest.approx(0.7)
-    assert chances[FULL] == pytest.approx(0.3 * (0.8 + 0.03 / 3))
+    assert chances["search[boots]"] == pytest.approx(0.7 + 0.3 * (0.03 + 0.02 / 4))
+    assert chances[FULL] == pytest.approx(0.3 * (0.82 + 0.02 / 4))
     assert sum(chances.values()) == pytest.approx(1)
 
 
@@ -46,9 +46,9 @@ def test_takes_the_first_result_not_looked_at():
 
 def test_turns_the_page_and_leaves_what_fits():
     trail = [(FULL, results(GOOD))]
-    assert novice(*trail, wander=0.5).distribution(ALLOWED)[NEXT] == pytest.approx(0.5 + 0.5 * 0.03 / len(ALLOWED))
+    assert novice(*trail, wander=0.5).distribution(ALLOWED)[NEXT] == pytest.approx(0.5 + 0.5 * (0.03 + 0.02 / 6))
     trail += [("click[b006aaaa02]", item(GOOD[1]))]
-    assert novice(*trail, wander=0.5).distribution(ON_ITEM)[BACK] == pytest.approx(0.5 + 0.5 * 0.03 / 6)
+    assert novice(*trail, wander=0.5).distribution(ON_ITEM)[BACK] == pytest.approx(0.5 + 0.5 * (0.03 + 0.02 / 6))
 
 
 def test_buys_before_the_options_are_chosen_or_the_item_is_wrong():

@@ -7,6 +7,7 @@ click on its ASIN. The words of a page come from the page alone, and what a page
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ def price_limit(goal: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+@functools.lru_cache(maxsize=256)  # style, expert and actor read the same page
 def read_page(text: str) -> Page:
     """Understand a page of the text mode."""
     parts = text.split(SEPARATOR)
@@ -127,6 +129,7 @@ class CompactStyle:
         return next((command for command in allowed if compact_action(command) == text), text)
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _product(asin: str, title: str, price: str) -> Product:
     dollars = max(map(float, _DOLLARS.findall(price)), default=0.0)
     return Product(asin.lower(), content_words(title), int(-(-dollars // 10) * 10))

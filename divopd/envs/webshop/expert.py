@@ -62,9 +62,9 @@ class Trail:
     """What the episode has shown so far."""
 
     page: Page = Page("search")
-    results: Page = Page("search")  # the listing last seen
-    query: frozenset[str] = frozenset()
-    tried: list[str] = field(default_factory=list)
+    query: str = ""  # the search whose results are looked at
+    pages: dict[int, Page] = field(default_factory=dict)  # of its results
+    spent: set[str] = field(default_factory=set)  # searches that led nowhere
     rejected: set[str] = field(default_factory=set)  # products that lack a wanted option
     chosen: dict[str, str] = field(default_factory=dict)
     item: str = ""  # of the item page
@@ -74,28 +74,29 @@ class Trail:
         name, _, rest = action.partition("[")
         argument = rest.removesuffix("]")
         if name == "search" and page.kind == "results":
-            self.query = frozenset(argument.split())
-            self.tried.append(action)
+            self.query, self.pages = action, {}
         elif page.kind == "item" and self.page.kind == "item":
             self.chosen.update({group: argument for group, values in page.groups if argument in values})
         elif page.kind == "item" and name_of(argument):
             self.item, self.chosen = argument, {}
         if page.kind == "results":
-            self.results = page
+            self.pages[page.number] = page
         self.page = page
 
 
 class Expert:
     """Label any state of an episode: `reset`, then `observe` each executed action, and ask for a distribution.
 
-    The preferred command gets what is left after `spread`, shared by the other sensible commands (if there are any),
-    and `noise`, shared by all allowed commands.
+    The preferred command gets what is left after `spread`, shared by the other sensible commands, `detour`, for a
+    roundabout way (where there are any), and `noise`, shared by all allowed commands. A teacher that puts all mass on
+    one command would punish every other sampled command with an extreme log-probability.
     """
 
-    def __init__(self, spread: float = 0.17, noise: float = 0.03) -> None:
-        if spread < 0 or noise < 0 or spread + noise >= 0.5:
-            raise ValueError(f"spread and noise must be >= 0 and add up to less than 0.5, got {spread} and {noise}")
-        self.spread, self.noise = spread, noise
+    def __init__(self, spread: float = 0.13, detour: float = 0.03, noise: float = 0.02) -> None:
+        shares = (spread, detour, noise)
+        if min(shares) < 0 or sum(shares) >= 0.5:
+            raise ValueError(f"spread, detour and noise must be >= 0 and add up to less than 0.5, got {shares}")
+        self.spread, self.detour, self.noise = shares
         self._wish: Wish | None = None
         self._trail = Trail()
 
@@ -107,17 +108,25 @@ class Expert:
         """Take in an executed action, whoever chose it, and the page that followed."""
         self._trail.update(action, read_page(observation))
         wish, page = self._state()
-        if page.kind == "item" and not set(wish.options) <= {v for _, values in page.groups for v in values}:
+        if page.kind == "results" and not self._worth_turning(page):
+            if not any(map(self._fitting, self._trail.pages.values())):
+                self._trail.spent.add(self._trail.query)
+        elif page.kind == "item" and not set(wish.options) <= {v for _, values in page.groups for v in values}:
             self._trail.rejected.add(self._trail.item)
 
     def distribution(self, allowed: tuple[str, ...]) -> dict[str, float]:
         """Probability of each allowed command and of the searches that the expert would make."""
         preferred, others = self.choices(allowed)
-        commands = list(dict.fromkeys([*(c for c in allowed if c.startswith("click[")), preferred, *others]))
+        detours = self._detours(preferred)
+        clicks = [command for command in allowed if command.startswith("click[")]
+        commands = list(dict.fromkeys([*clicks, preferred, *others, *detours]))
         probability = dict.fromkeys(commands, self.noise / len(commands))
-        for command in others:
-            probability[command] += self.spread / len(others)
-        probability[preferred] += 1 - self.noise - (self.spread if others else 0)
+        left = 1 - self.noise
+        for share, way in ((self.spread, others), (self.detour, detours)):
+            for command in way:
+                probability[command] += share / len(way)
+                left -= share / len(way)
+        probability[preferred] += left
         return probability
 
     def choices(self, allowed: tuple[str, ...]) -> tuple[str, list[str]]:
@@ -137,22 +146,38 @@ class Expert:
             raise RuntimeError("the expert has no episode: call reset first")
         return self._wish, self._trail.page
 
+    def _detours(self, preferred: str) -> list[str]:
+        """What also leads on, a longer way: a search for the type alone, the next page, the results again."""
+        wish, page = self._state()
+        ways = {"search": f"search[{wish.kind}]", "results": NEXT, "item": BACK}
+        way = ways.get(page.kind)
+        return [way] if way is not None and preferred not in (way, RESTART) else []
+
     def _search(self) -> tuple[str, list[str]]:
         wish, _ = self._state()
-        queries = sorted(wish.queries(), key=self._trail.tried.count)
-        queries = list(dict.fromkeys(queries))
+        queries = list(dict.fromkeys(sorted(wish.queries(), key=lambda query: query in self._trail.spent)))
         return queries[0], queries[1:]
 
     def _results(self, page: Page, allowed: tuple[str, ...]) -> tuple[str, list[str]]:
-        """A fitting product; else the next page of a good search, or another search."""
-        wish, _ = self._state()
-        fitting = [f"click[{p.asin}]" for p in page.results if wish.fits(p) and p.asin not in self._trail.rejected]
+        """A fitting product, on an earlier page if need be; else the next page of a good search, or another search."""
+        fitting = self._fitting(page)
         if fitting:
             return fitting[0], fitting[1:]
-        good = {wish.kind, *wish.attributes} <= self._trail.query
-        if good and page.number < _LAST_PAGE and len(page.results) == _FULL and NEXT in allowed:
+        if BACK in allowed and any(self._fitting(self._trail.pages[n]) for n in self._trail.pages if n < page.number):
+            return BACK, [RESTART]
+        if self._worth_turning(page):
             return NEXT, [RESTART]
-        return RESTART, [command for command in (NEXT,) if command in allowed and page.results]
+        return RESTART, [NEXT] if page.results else []
+
+    def _fitting(self, page: Page) -> list[str]:
+        wish, _ = self._state()
+        return [f"click[{p.asin}]" for p in page.results if wish.fits(p) and p.asin not in self._trail.rejected]
+
+    def _worth_turning(self, page: Page) -> bool:
+        """Is there hope on the next page? Not after a search that left out the type or an attribute."""
+        wish, _ = self._state()
+        good = {wish.kind, *wish.attributes} <= set(content_words(self._trail.query))
+        return good and page.number < _LAST_PAGE and len(page.results) == _FULL
 
     def _item(self, page: Page) -> tuple[str, list[str]]:
         """Back from a wrong item; else the wanted options not chosen yet, then the purchase."""

@@ -10,6 +10,7 @@ small model can copy. Which products serve training, evaluation and cloning is d
 
 from __future__ import annotations
 
+import functools
 import random
 import string
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def split_of(position: int) -> str:
     return next(name for name, (low, high) in SPLITS.items() if low <= position and (high is None or position < high))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def name_of(asin: str) -> tuple[str, int] | None:
     """(type word, number within the type) of a generated product, from its ASIN in any case; None for other ASINs."""
     code, number = asin[2:4], asin[-2:]

@@ -23,10 +23,11 @@ class Novice(Expert):
         hasty: float,
         wander: float,
         careless: float,
-        spread: float = 0.17,
-        noise: float = 0.03,
+        spread: float = 0.13,
+        detour: float = 0.03,
+        noise: float = 0.02,
     ) -> None:
-        super().__init__(spread, noise)
+        super().__init__(spread, detour, noise)
         shares = (vague, hasty, wander, careless)
         if not all(0 <= share <= 1 for share in shares) or max(hasty + wander, wander + careless) > 1:
             raise ValueError(f"habits are shares between 0 and 1, those of one page at most 1 together, got {shares}")
