@@ -90,14 +90,14 @@ def _search(rooms: Sequence[str], beliefs: Beliefs) -> Choice:
     return go(unseen[0], beliefs) if unseen else ("look around", [])
 
 
-def fetch(thing: str, beliefs: Beliefs, box_room: str) -> Choice:
+def fetch(thing: str, beliefs: Beliefs) -> Choice:
     """Take a thing: from here, from the room where it was seen, or wherever it may be."""
-    place = beliefs.place(thing, box_room)
+    place = beliefs.place(thing)
     if place == beliefs.room:
         return f"pick up {thing}", []
     if place:
         return go(place, beliefs)
-    return _search([], beliefs)
+    return _search([], beliefs) if beliefs.counted else ("inventory", [])
 
 
 def _put(thing: str, box: str, box_room: str, beliefs: Beliefs) -> Choice:
@@ -110,10 +110,10 @@ def _find(wanted: Wanted, beliefs: Beliefs) -> Choice:
     """Focus on the first thing that suits, take it, put it into the box."""
     if beliefs.focused:
         thing = now_called(beliefs.focused[0], beliefs)
-        place = beliefs.place(thing, wanted.box_room)
+        place = beliefs.place(thing)
         if place == HELD or (place == beliefs.room == wanted.box_room):
             return _put(thing, wanted.box, wanted.box_room, beliefs)
-        return fetch(thing, beliefs, wanted.box_room)
+        return fetch(thing, beliefs)
     candidates = [thing for thing in beliefs.here() if suits(thing, wanted.what)]
     candidates.sort(key=beliefs.refused.count)
     if candidates:
@@ -146,8 +146,8 @@ def _live(wanted: Wanted, beliefs: Beliefs) -> Choice:
 def _measure(wanted: Wanted, beliefs: Beliefs) -> Choice:
     """Thermometer, substance, measure, box: each taken and focused on before the next."""
     for thing in (THERMOMETER, wanted.what):
-        if beliefs.place(thing, wanted.box_room) != HELD:
-            return fetch(thing, beliefs, wanted.box_room)
+        if beliefs.place(thing) != HELD:
+            return fetch(thing, beliefs)
         if thing not in beliefs.focused:
             return f"focus on {thing}", []
     if beliefs.reads is None:

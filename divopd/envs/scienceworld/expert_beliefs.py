@@ -57,18 +57,21 @@ def parse_goal(text: str) -> Wanted:
 class Beliefs:
     """Where things are, as far as was seen: `at` maps things to a room, a box, or HELD; `seen` rooms to things."""
 
+    box_room: str = ""
+    boxes: tuple[str, ...] = ()  # those of the goal, in `box_room`
     room: str = ""
     at: dict[str, str] = field(default_factory=dict)
     seen: dict[str, list[str]] = field(default_factory=dict)
     focused: list[str] = field(default_factory=list)
     reads: int | None = None
     refused: list[str] = field(default_factory=list)  # things that a command named in vain
+    counted: bool = False  # the inventory was looked at since something was found missing
     asked: bool = False  # the game waits for the number of one of several things
 
     @classmethod
     def start(cls, wanted: Wanted, observation: str) -> Beliefs:
         """What goal and first observation tell. Raises `EnvError` if the observation shows no room."""
-        beliefs = cls()
+        beliefs = cls(wanted.box_room, tuple(box for box in (wanted.box, wanted.other_box) if box))
         if wanted.kind == "measure":
             beliefs.at |= {THERMOMETER: KITCHEN, wanted.what: wanted.room}
         if not ROOM.match(observation):
@@ -98,10 +101,10 @@ class Beliefs:
         """The things last seen in this room, in the order of the listing."""
         return self.seen.get(self.room, [])
 
-    def place(self, thing: str, box_room: str) -> str:
+    def place(self, thing: str) -> str:
         """The room in which a thing can be taken, HELD, or "" where nobody knows."""
         place = self.at.get(thing, "")
-        return box_room if place in BOXES else place
+        return self.box_room if place in BOXES else place
 
     def _look(self, room: str, text: str) -> None:
         self.room, things = room, things_in(text)
@@ -115,18 +118,23 @@ class Beliefs:
             self.at |= dict.fromkeys(things_in(inside), box)
 
     def _hold(self, things: list[str]) -> None:
+        self.counted = True
         for thing in [thing for thing, place in self.at.items() if place == HELD and thing not in things]:
             del self.at[thing]
         self.at |= dict.fromkeys(things, HELD)
 
     def _mistaken(self, action: str) -> None:
         """A refused command about a thing: it is not where it was thought to be, and the room wants another look."""
+        target = action.rpartition(" to ")[2]
+        if target in BOXES and (target not in self.boxes or self.room != self.box_room):
+            return  # the box was not here, which was to be expected
         things = things_in(action)
         self.refused += things
         for thing in things:
             if thing not in BOXES and self.at.get(thing) in (self.room, HELD):
                 del self.at[thing]
         self.seen.pop(self.room, None)
+        self.counted = False
 
 
 def _meant(action: str, answer: str) -> list[str]:
