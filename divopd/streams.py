@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import yaml
@@ -152,8 +152,9 @@ def _explain(error: ValidationError) -> str:
         return f"{key or 'the file'}: {first['msg']}"
     model: Any = StreamSpec
     for part in first["loc"][:-1]:
-        model = model.model_fields[part].annotation
-    known = sorted(getattr(model, "model_fields", StreamSpec.model_fields))
+        annotation = model.model_fields[part].annotation
+        model = next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
+    known = sorted(model.model_fields)
     near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
     return f"unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known)}")
 

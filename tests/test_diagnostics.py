@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
-from divopd.diagnostics import batch_diagnostics, gini
-from divopd.types import Turn
+from divopd.candidates import Candidates
+from divopd.diagnostics import RolloutUse, batch_diagnostics, column_diagnostics, depth_counts, gini
+from divopd.types import DropReason, Turn
 
 
 def make_turn(rollout: int, index: int = 0, start: int = 8, version: int = 3, **change: Any) -> Turn:
@@ -62,3 +64,46 @@ def test_gini(values: list[float], expected: float) -> None:
     assert gini(np.array(values)) == pytest.approx(expected)
     pairs = np.abs(np.subtract.outer(values, values)).sum() / (2 * len(values) ** 2 * np.mean(values))
     assert gini(np.array(values)) == pytest.approx(pairs)
+
+
+def test_columns_give_what_turns_give() -> None:
+    batch = [make_turn(0, 0, start=8), make_turn(0, 1, start=18), make_turn(1, 0, prompt_truncated=True)]
+    assert column_diagnostics(Candidates.from_turns(batch, 4)) == batch_diagnostics(batch, 4)
+
+
+def test_depth_classes_by_hand() -> None:
+    turn = np.array([0, 1, 2, 5, 6, 9, 10, 29])
+    success = np.array([True, False, True, True, False, False, False, True])
+    counts = depth_counts(turn, success)
+    assert list(counts)[:3] == [("0-2", "failure"), ("0-2", "success"), ("2-4", "failure")]
+    assert counts == {
+        ("0-2", "failure"): 1, ("0-2", "success"): 1, ("2-4", "failure"): 0, ("2-4", "success"): 1,
+        ("4-6", "failure"): 0, ("4-6", "success"): 1, ("6-10", "failure"): 2, ("6-10", "success"): 0,
+        ("10+", "failure"): 1, ("10+", "success"): 1,
+    }  # fmt: skip
+
+
+def test_use_of_rollouts_by_hand() -> None:
+    """Four rollouts of two turns: both taken; one taken; dead; none taken and one still waiting, until it is dropped."""
+    rollouts = [[make_turn(r, i) for i in range(2)] for r in range(4)]
+    use = RolloutUse()
+    assert use.row()["valid_rollouts"] == 0 and math.isnan(use.row()["never_selected_share"])
+    for r, turns in enumerate(rollouts):
+        use.arrive(turns, valid=r != 2)
+    assert use.row() == pytest.approx(
+        {"valid_rollouts": 0, "undecided_rollouts": 3, "never_selected_share": math.nan, "selected_gini": math.nan},
+        nan_ok=True,
+    )
+    for turn in (rollouts[0][0], rollouts[0][1], rollouts[1][0]):
+        turn.selected_at = 5
+    rollouts[3][0].dropped = DropReason.STALE
+    assert use.row() == pytest.approx(
+        {"valid_rollouts": 2, "undecided_rollouts": 1, "never_selected_share": 0.0, "selected_gini": 1 / 6}
+    )
+    use = pickle.loads(pickle.dumps((use, rollouts)))[0]  # as in a resume point, beside the turns themselves
+    use._open[-1].dropped = DropReason.UNREAD  # the run is over: its fate stays open
+    assert use.row()["undecided_rollouts"] == 1
+    use._open[-1].dropped = DropReason.STALE
+    assert use.row() == pytest.approx(
+        {"valid_rollouts": 3, "undecided_rollouts": 0, "never_selected_share": 1 / 3, "selected_gini": 4 / 9}
+    )
