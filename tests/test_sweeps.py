@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +233,19 @@ def test_mistakes_are_one_line(collected: tuple[Path, Path], tmp_path: Path):
     (results / "summary.csv").unlink()
     with pytest.raises(RunLogError, match="stage collect"):
         sweep(results, suite, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suite", "sweeps"), [("sweeps/access", 1), ("demo", 0)])
+def test_the_workflow_draws_a_sweep_where_there_is_one(suite: str, sweeps: int, tmp_path: Path):
+    for part in ("workflow", "divopd", "baselines", "experiments"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "environment.yml", tmp_path)
+    command = [sys.executable, "-m", "snakemake", "--configfile", f"experiments/{suite}.yaml", "--cores", "1", "-n"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / ".xdg")}
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    jobs = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", run.stdout, flags=re.MULTILINE)}
+    cells = len(load_suite(ROOT / "experiments" / f"{suite}.yaml"))
+    assert (jobs["train"], jobs["page"], jobs.get("sweep", 0)) == (cells, 1, sweeps)
+    assert "audit" not in jobs
