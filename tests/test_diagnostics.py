@@ -84,7 +84,7 @@ def test_depth_classes_by_hand() -> None:
 
 
 def test_use_of_rollouts_by_hand() -> None:
-    """Four rollouts of two turns: both taken; one taken; dead; none taken and one still waiting, until it is dropped."""
+    """Four rollouts of two turns: both taken; one taken; dead; none taken while one waits, until it is dropped."""
     rollouts = [[make_turn(r, i) for i in range(2)] for r in range(4)]
     use = RolloutUse()
     assert use.row()["valid_rollouts"] == 0 and math.isnan(use.row()["never_selected_share"])

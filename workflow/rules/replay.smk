@@ -11,7 +11,7 @@ rule replay_streams:
 rule replay_stream:
     input:
         stream="experiments/streams/{stream}.yaml",
-        rules=sorted(Path("baselines").glob("*.py")),
+        rules=[str(path) for path in sorted(Path("baselines").glob("*.py"))],
     output:
         "results/replay/{stream}/replay.md",
         "results/replay/{stream}/replay.csv",
@@ -19,12 +19,12 @@ rule replay_stream:
         "results/replay/{stream}/comparison.csv",
     log:
         "results/replay/logs/{stream}.log",
+    wildcard_constraints:
+        stream="|".join(STREAMS),
     conda:
         "../../environment.yml"
     threads: 1
     params:
         out=above(0),
-    wildcard_constraints:
-        stream="|".join(STREAMS),
     shell:
         "python -m divopd.cli replay --stream {input.stream} --out {params.out} 2>&1 | tee {log}"
