@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from divopd.envs.scienceworld.options import Options
-
 from divopd.config import EnvConfig
 from divopd.envs.base import TextEnv
+from divopd.envs.scienceworld.options import Options
 
 if TYPE_CHECKING:
     from divopd.cloning.demos import Labeller
