@@ -98,7 +98,7 @@ class Arrival:
 
 
 class Source(Protocol):
-    """A stream that a replay can run. One object serves one replay."""
+    """A stream that a replay can run; one that explores serves one replay."""
 
     name: str
     rows: Rows
