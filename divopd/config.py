@@ -99,7 +99,8 @@ class PipelineConfig(Strict):
     explorers: PositiveInt = 1  # explorer steps in flight at once
     turn_seconds: PositiveFloat = 0.3  # environment and scheduling, a turn
     response_token_seconds: NonNegativeFloat = 0.02  # decoding, a token of one rollout
-    teacher_token_seconds: NonNegativeFloat = 0.0002  # scoring, a token of a finished rollout
+    teacher_token_seconds: NonNegativeFloat = 0.0002  # scoring, a token of a finished rollout; reading, before it acts
+    teacher_response_token_seconds: NonNegativeFloat = 0.04  # decoding by the teacher, where it acts (ours: twice)
     update_seconds: NonNegativeFloat = 2.0  # fixed part of a learner update
     update_token_seconds: NonNegativeFloat = 0.0001  # a row token of its batch
     load: PositiveFloat | None = None  # arrival / drain to aim at: scales the explorer's speed (ours)
@@ -116,12 +117,37 @@ class EvalConfig(Strict):
     batch: PositiveInt = 32  # episodes played at once
 
 
+class RolloutConfig(Strict):
+    """How explorers play: a file of divopd/rollouts/ and its parameters."""
+
+    policy: str = "student"
+    params: dict[str, Any] = {}
+
+
+class LossConfig(Strict):
+    """What a token costs (divopd/losses.py) and how tokens add up. The defaults are the paper's."""
+
+    name: str = "sampled_reverse_kl"
+    params: dict[str, Any] = {}
+    # rows alike (the paper), tokens alike, or from tokens to rows on a line over the first `ramp` of the run's updates
+    reduction: Literal["row_mean", "token_mean", "blended"] = "row_mean"
+    ramp: Probability = 0.5
+
+    def balance(self, version: int, updates: int) -> float:
+        """Weight of the row mean against the token mean at an update: 1 and 0 but for `blended`."""
+        if self.reduction == "blended":
+            return min(1.0, version / (self.ramp * updates)) if self.ramp else 1.0
+        return float(self.reduction == "row_mean")
+
+
 class MethodConfig(Strict):
-    """Which queued turns train. Rollout policy and loss variants join here."""
+    """A selection rule (which queued turns train), a rollout policy and a loss."""
 
     name: str
     rule: str
     params: dict[str, Any] = {}
+    rollout: RolloutConfig = RolloutConfig()
+    loss: LossConfig = LossConfig()
 
 
 class RunConfig(Strict):

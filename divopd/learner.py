@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from divopd.candidates import gate
-from divopd.config import TrainConfig
+from divopd.config import LossConfig, TrainConfig
+from divopd.losses import load_loss, token_shares
 from divopd.objective import weighted_loss
 from divopd.types import Turn
 
@@ -36,25 +37,28 @@ class TrainSequence:
     teacher: np.ndarray  # float32 (m,), cached teacher log-probs
     student: np.ndarray  # float32 (m,), log-probs under the generating weights
     shares: np.ndarray  # float32 (m,), 1 / (N * |V_t|)
-    weights: np.ndarray  # float32 (m,), w_t / (N * |V_t|)
+    weights: np.ndarray  # float32 (m,), of the loss: w_t / (N * |V_t|) but for another reduction
 
 
-def merge_rows(turns: Sequence[Turn], weights: np.ndarray | None = None) -> list[TrainSequence]:
+def merge_rows(turns: Sequence[Turn], weights: np.ndarray | None = None, balance: float = 1.0) -> list[TrainSequence]:
     """The batch's rows as sequences. Turns of a rollout merge when they share one `context` array, by identity.
 
     Dead rows, those that the gate would not pass, train no token but count in N. Row weights (N,), if a rule gave them,
-    are scaled to a mean of 1 over the N rows (ours); all ones are no weights, to the bit.
+    are scaled to a mean of 1 over the N rows (ours); all ones are no weights, to the bit. `balance`:
+    losses.token_shares.
     """
     scaled = np.ones(len(turns)) if weights is None else weights * len(turns) / weights.sum()
+    live = [(turn, weight) for turn, weight in zip(turns, scaled, strict=True) if gate(turn) is None]
+    places = [turn.start + np.flatnonzero(turn.valid_mask()) for turn, _ in live]
+    token_weights = token_shares([len(where) for where in places], len(turns), balance)
     shared: dict[tuple[Any, int], list[tuple[Turn, np.ndarray, float]]] = {}
-    for turn, weight in zip(turns, scaled, strict=True):
-        if gate(turn) is None:
-            where = turn.start + np.flatnonzero(turn.valid_mask())
-            shared.setdefault((turn.rollout, id(turn.context)), []).append((turn, where, float(weight)))
+    for (turn, weight), where, share in zip(live, places, token_weights, strict=True):
+        shared.setdefault((turn.rollout, id(turn.context)), []).append((turn, where, float(weight * share)))
     return [_sequence(rows, len(turns)) for rows in shared.values()]
 
 
 def _sequence(rows: list[tuple[Turn, np.ndarray, float]], n: int) -> TrainSequence:
+    """`rows`: each turn, its training positions, and their weight."""
     context = np.asarray(rows[0][0].context, dtype=np.int64)
     where = np.concatenate([positions for _, positions, _ in rows])
     teacher, student, shares, weights = [], [], [], []
@@ -63,7 +67,7 @@ def _sequence(rows: list[tuple[Turn, np.ndarray, float]], n: int) -> TrainSequen
         teacher.append(turn.teacher_logprobs[positions - turn.start])
         student.append(turn.student_logprobs[positions - turn.start])
         shares.append(np.full(len(positions), 1.0 / (n * len(positions))))
-        weights.append(weight * shares[-1])
+        weights.append(np.full(len(positions), weight))
     return TrainSequence(
         tokens=context[: where.max()],
         predicts=where - 1,
@@ -105,23 +109,46 @@ class TokenLogprobs(nn.Module):
                 raise ValueError(f"{type(model).__name__} rescales its logits ({key}), which the learner does not do")
         self.model = model
 
-    def forward(self, tokens: Tensor, rows: Tensor, predicts: Tensor, targets: Tensor) -> Tensor:
-        """int64 (b, t) tokens and (m,) indices -> float32 (m,): log pi(targets | tokens[rows, : predicts + 1])."""
+    def forward(self, tokens: Tensor, rows: Tensor, predicts: Tensor, targets: Tensor | None = None) -> Tensor:
+        """int64 (b, t) tokens and (m,) indices -> float32 (m,): log pi(targets | tokens[rows, : predicts + 1]).
+
+        Without targets: float32 (m, V), the logits themselves.
+        """
         # Right padding under a causal mask: no real token sees it, so no mask is needed and the fast path is taken.
         hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
         logits = self.model.get_output_embeddings()(hidden[rows, predicts]).float()
-        return -F.cross_entropy(logits, targets, reduction="none")
+        return logits if targets is None else -F.cross_entropy(logits, targets, reduction="none")
+
+
+class Reference:
+    """The frozen teacher's distribution where the student trains. Token ids from `vocabulary` on are unknown to it."""
+
+    def __init__(self, model: Any, vocabulary: int) -> None:
+        self.scorer, self.vocabulary = TokenLogprobs(model), vocabulary
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor, rows: Tensor, predicts: Tensor) -> Tensor:
+        """As TokenLogprobs: float32 (m, vocabulary). An unknown token is read as token 0, as rollout.score does."""
+        return self.scorer(torch.where(tokens < self.vocabulary, tokens, 0), rows, predicts)[:, : self.vocabulary]
 
 
 class Learner:
     """The student in training: any Hugging Face causal language model, AdamW, one step a batch.
 
     Weights must be float32 (ValueError): at the paper's learning rate bfloat16 weights would round their updates away.
-    `bf16` computes in bfloat16 under autocast instead.
+    `bf16` computes in bfloat16 under autocast instead. A `loss` other than the sampled one needs the `teacher`; it
+    compares both models on the tokens that both know (ours: the student's distribution over them alone).
     """
 
-    def __init__(self, model: Any, config: TrainConfig, *, bf16: bool = False) -> None:
+    def __init__(
+        self, model: Any, config: TrainConfig, *, bf16: bool = False, loss: LossConfig | None = None,
+        teacher: Reference | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.config, self.bf16, self.version = model, config, bf16, 0
+        self.loss, self.teacher = loss or LossConfig(), teacher
+        self.divergence = load_loss(self.loss.name, self.loss.params)
+        if self.divergence is not None and teacher is None:
+            raise ValueError(f"loss {self.loss.name} compares distributions: the learner needs the teacher")
         self.scorer = TokenLogprobs(model)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if any(p.dtype != torch.float32 for p in self.parameters):
@@ -141,15 +168,16 @@ class Learner:
         Student log-probs are recomputed in the pass that trains (r = 1). Raises ValueError for an empty batch and
         DivergedError where a loss or gradient, before the step, or a weight, after it, is not finite.
 
-        Returns: `loss`; `objective`, the paper's reported value, in which rows count alike; `kl_per_token`, mean
-        student - teacher log-prob (nats) under the weights before the step; `drift`, mean |recomputed - cached| student
-        log-prob; `grad_norm` before clipping; `rows`, `live_rows`, `sequences`; `row_tokens` (prompt + response of the
-        rows), `response_tokens`, `valid_tokens`, and `computed_tokens`, what the forward passes held, padding included.
+        Returns: `loss`, the method's own; `objective`, the paper's reported value, in which rows count alike;
+        `kl_per_token`, mean student - teacher log-prob (nats) under the weights before the step; `drift`, mean
+        |recomputed - cached| student log-prob; `grad_norm` before clipping; `rows`, `live_rows`, `sequences`;
+        `row_tokens` (prompt + response of the rows), `response_tokens`, `valid_tokens`, and `computed_tokens`, what the
+        student's forward passes held, padding included.
         """
         if not turns:
             raise ValueError("an update needs at least one turn")
         version = self.version if version is None else version
-        sequences = merge_rows(turns, weights)
+        sequences = merge_rows(turns, weights, self.loss.balance(version, self.config.updates))
         # Log-probs are the policy's own: no dropout. Gradient checkpointing asks for training mode.
         self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
         self.optimizer.zero_grad(set_to_none=True)
@@ -187,10 +215,9 @@ class Learner:
             for key in ("teacher", "student", "shares", "weights")
         )
         predicts, targets = (np.concatenate([getattr(s, key) for s in batch]) for key in ("predicts", "targets"))
+        where = [self._tensor(x) for x in (tokens, rows, predicts, targets)]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            logprobs = self.scorer(*(self._tensor(x) for x in (tokens, rows, predicts, targets)))
-        old = logprobs.detach()
-        loss = weighted_loss(logprobs, old, teacher, weights, self.config.beta)
+            loss, old = self._loss(where, teacher, weights)
         loss.backward()
         return {
             "loss": float(loss.detach()),
@@ -199,6 +226,21 @@ class Learner:
             "drift": float((old - student).abs().sum()),
             "computed_tokens": tokens.size,
         }
+
+    def _loss(self, where: Sequence[Tensor], teacher: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted loss of (m,) tokens, and their log-probs before the step. `where`: TokenLogprobs.forward's."""
+        if self.divergence is None:
+            logprobs = self.scorer(*where)
+            old = logprobs.detach()
+            return weighted_loss(logprobs, old, teacher, weights, self.config.beta), old
+        assert self.teacher is not None
+        logits = self.scorer(*where[:3])
+        theirs = self.teacher.logits(*where[:3])
+        known = min(logits.shape[-1], theirs.shape[-1])
+        losses = self.divergence(logits[:, :known], theirs[:, :known])
+        return self.config.beta * (weights * losses).sum(), -F.cross_entropy(
+            logits.detach(), where[3], reduction="none"
+        )
 
     def _step(self, loss: float, version: int) -> float:
         """Clip and step; returns the gradient norm before clipping."""

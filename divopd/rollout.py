@@ -1,4 +1,4 @@
-"""The multi-turn loop: a policy plays tasks, a teacher scores the turns. Knows no queue and no clock."""
+"""The multi-turn loop: a policy plays tasks, a teacher scores the turns, or acts on some. Knows no queue, no clock."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 from .envs.base import Observation, Step, TextEnv
 from .policies.base import Policy, Sample
 from .prompts import Renderer
+from .rollouts import Direction, TeacherTurns
+from .seeds import rng
 from .timing import Stopwatch
-from .types import Rollout, RolloutId, StopReason, Turn
+from .types import Actor, Rollout, RolloutId, StopReason, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,41 +26,46 @@ class PlaySettings:
     temperature: float
 
 
+_UNKNOWN = np.zeros(0, dtype=np.int64)
+
+
 @dataclass(slots=True)
 class _Episode:
-    """One task being played: its tokens so far and what is to be appended before the next response."""
+    """One task being played: its tokens so far, the last of them a prompt for whoever acts next."""
 
     env: TextEnv
     renderer: Renderer
     settings: PlaySettings
     rollout: Rollout
     version: int
-    draws: np.random.Generator
+    limit: int  # turns
     tokens: list[int] = field(default_factory=list)
-    fresh: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     allowed: tuple[str, ...] = ()
     over: bool = False
 
     def start(self) -> None:
         observation: Observation = self.env.reset(self.rollout.task)
         self.allowed = observation.allowed
-        self._append(self.renderer.first(observation))
-
-    def _append(self, new: np.ndarray) -> None:
-        self.fresh = new
-        self.tokens.extend(new.tolist())
+        self.tokens.extend(self.renderer.first(observation).tolist())
 
     @property
     def prompt_truncated(self) -> bool:
         return len(self.tokens) > self.settings.max_prompt_tokens
 
-    def respond(self, sample: Sample) -> None:
-        """Record a sampled response, act on it, and append what the environment answers."""
+    def respond(self, sample: Sample, actor: Actor) -> None:
+        """Record a sampled response, act on it, and append what the environment answers.
+
+        A teacher's turn has the teacher's log-probs and no token that may train.
+        """
         start = len(self.tokens)
         self.tokens.extend(sample.tokens.tolist())
         turn = self._turn(start, len(self.tokens))
-        turn.student_logprobs = sample.logprobs
-        turn.action_mask = np.ones(len(sample.tokens), dtype=bool)
+        turn.actor = actor
+        if actor is Actor.STUDENT:
+            turn.student_logprobs = sample.logprobs
+            turn.action_mask = np.ones(len(sample.tokens), dtype=bool)
+        else:
+            turn.teacher_logprobs = sample.logprobs
         turn.response_truncated = sample.truncated
         turn.action = self.renderer.action(sample.tokens, self.allowed)
         self._step(turn, sample.truncated)
@@ -75,7 +82,7 @@ class _Episode:
             rollout=self.rollout.id,
             index=len(self.rollout.turns),
             version=self.version,
-            context=self.fresh,  # replaced by the whole sequence when the episode ends
+            context=_UNKNOWN,  # replaced by the whole sequence when the episode ends
             start=start,
             end=end,
             student_logprobs=None,
@@ -94,10 +101,10 @@ class _Episode:
         if step.success or step.done:
             self.rollout.success = step.success
             self._finish(StopReason.SUCCESS if step.success else StopReason.DONE)
-        elif len(self.rollout.turns) >= self.settings.max_turns:
+        elif len(self.rollout.turns) >= self.limit:
             self._finish(StopReason.PROMPT_LIMIT if turn.prompt_truncated else StopReason.TURN_LIMIT)
         elif not turn.prompt_truncated:
-            self._append(self.renderer.follow(turn.action, step, truncated))
+            self.tokens.extend(self.renderer.follow(turn.action, step, truncated).tolist())
 
     def _finish(self, stop: StopReason) -> None:
         self.over = True
@@ -109,6 +116,26 @@ class _Episode:
             turn.rollout_success = self.rollout.success
 
 
+class _Seat:
+    """One policy at the table: a session that is told what others said before it acts."""
+
+    def __init__(self, policy: Policy, temperature: float, draws: Sequence[np.random.Generator]) -> None:
+        self.session = policy.session(len(draws))
+        self.temperature, self.draws = temperature, draws
+        self.heard = [0] * len(draws)  # tokens of each episode that the session knows, its own last response included
+
+    def act(self, rows: Sequence[int], episodes: Sequence[_Episode], idle: Sequence[int]) -> dict[int, Sample]:
+        """A response for each of `rows`, all sampled at once. Episodes in neither are over."""
+        if not rows:
+            return {}
+        unheard = [np.array(episodes[i].tokens[self.heard[i] :], dtype=np.int64) for i in rows]
+        limit, draws = episodes[0].settings.max_response_tokens, [self.draws[i] for i in rows]
+        samples = self.session.act(rows, unheard, self.temperature, limit, draws, idle)
+        for i, sample in zip(rows, samples, strict=True):
+            self.heard[i] = len(episodes[i].tokens) + len(sample.tokens)
+        return dict(zip(rows, samples, strict=True))
+
+
 def play(
     policy: Policy,
     renderer: Renderer,
@@ -117,44 +144,57 @@ def play(
     version: int,
     settings: PlaySettings,
     watch: Stopwatch,
+    direction: Direction | None = None,
+    teacher: Policy | None = None,
 ) -> list[Rollout]:
     """Play every (id, task, generator) to its end, all at once, one environment each; rollouts in the order given.
 
     Past `max_prompt_tokens` an episode goes on with empty actions until its turn limit, as a truncated prompt has no
-    response to act on (ours; the paper says only that such turns exist).
+    response to act on (ours; the paper says only that such turns exist). `direction` may cut rollouts short and hand
+    turns to the `teacher`, whose turns stay in the context of those after them; without it the student plays alone.
     """
     episodes = [
-        _Episode(env, renderer, settings, Rollout(name, task), version, draws)
-        for env, (name, task, draws) in zip(envs, tasks, strict=True)
-    ]
+        _Episode(env, renderer, settings, Rollout(name, task), version, direction.limit(name) if direction else
+                 settings.max_turns)
+        for env, (name, task, _) in zip(envs, tasks, strict=True)
+    ]  # fmt: skip
     with watch("environment"):
         for episode in episodes:
             episode.start()
+    student = _Seat(policy, settings.temperature, [draws for _, _, draws in tasks])
+    helper: _Seat | None = None
     with watch("rollout"):
-        session = policy.session(len(episodes))
         while live := [i for i, episode in enumerate(episodes) if not episode.over]:
             able = [i for i in live if not episodes[i].prompt_truncated]
-            samples: dict[int, Sample] = {}
-            if able:
-                drawn = session.act(
-                    able,
-                    [episodes[i].fresh for i in able],
-                    settings.temperature,
-                    settings.max_response_tokens,
-                    [episodes[i].draws for i in able],
-                )
-                samples = dict(zip(able, drawn, strict=True))
+            taught = [i for i in able if direction and direction.teacher_acts(episodes[i].rollout)]
+            alone = [i for i in able if i not in taught]
+            samples = {i: (sample, Actor.STUDENT) for i, sample in student.act(alone, episodes, taught).items()}
+            if taught:
+                with watch("teacher_generation"):
+                    helper = helper or _teacher_seat(teacher, direction, tasks)
+                    samples |= {i: (s, Actor.TEACHER) for i, s in helper.act(taught, episodes, alone).items()}
             with watch("environment"):
                 for i in live:
                     if i in samples:
-                        episodes[i].respond(samples[i])
+                        episodes[i].respond(*samples[i])
                     else:
                         episodes[i].skip()
     return [episode.rollout for episode in episodes]
 
 
+def _teacher_seat(
+    teacher: Policy | None,
+    direction: Direction | None,
+    tasks: Sequence[tuple[RolloutId, str, np.random.Generator]],
+) -> _Seat:
+    """The teacher's own draws, so that a takeover leaves the student's alone."""
+    assert teacher is not None and direction is not None and isinstance(direction.policy, TeacherTurns)
+    draws = [rng(direction.moment.seed, "teacher", *name) for name, _, _ in tasks]
+    return _Seat(teacher, direction.policy.teacher_temperature, draws)
+
+
 def score(teacher: Policy, rollouts: Sequence[Rollout], vocabulary: int, watch: Stopwatch) -> int:
-    """Give every turn its teacher log-probs, one pass over each rollout; tokens scored.
+    """Give every student turn its teacher log-probs, one pass over each rollout; tokens scored.
 
     Token ids >= `vocabulary` are teacher-invalid: they are masked and scored as if they were token 0, so that a larger
     student vocabulary cannot index past the teacher's. It is what the teacher's tokenizer defines (ours) or, for raw
@@ -162,7 +202,7 @@ def score(teacher: Policy, rollouts: Sequence[Rollout], vocabulary: int, watch: 
     """
     contexts, spans, owners = [], [], []
     for rollout in rollouts:
-        turns = [turn for turn in rollout.turns if turn.response_tokens]
+        turns = [turn for turn in rollout.turns if turn.response_tokens and turn.actor is Actor.STUDENT]
         if turns:
             context = turns[0].context[: turns[-1].end]
             contexts.append(np.where(context < vocabulary, context, 0))

@@ -44,6 +44,8 @@ UPDATES = _schema("updates", {
     "arrived_turns": I, "stale_rows": I,  # both cum
     "queue_length": I, "teacher_tokens": I,  # cum
     "arrival_rate": F, "drain_rate": F, "explorer_steps": I,  # cum
+    "takeovers": I, "teacher_turns": I, "teacher_generated_tokens": I, "teacher_generation_seconds": F,  # all cum
+    "horizon": I,
 })  # fmt: skip
 # score: the environment's own after the last turn (ScienceWorld: its score / 100), null where it has none.
 EVALS = _schema("evals", {
@@ -54,7 +56,10 @@ SCHEMAS = {"turns": TURNS, "updates": UPDATES, "evals": EVALS}
 
 
 def turn_row(turn: Turn, task: str) -> dict[str, Any]:
-    """The turns.parquet row of a turn whose life has ended (selected or dropped). Non-finite sums become null."""
+    """The turns.parquet row of a turn whose life has ended (selected or dropped), or of a teacher's, which has none.
+
+    Non-finite sums become null.
+    """
     mask = turn.valid_mask()
 
     def total(values: np.ndarray | None) -> float | None:

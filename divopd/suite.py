@@ -3,6 +3,9 @@
 A cell is merged from layers, the later winning key by key: the defaults of `RunConfig`, the suite's `common`, the
 setting's file, the suite's `overrides` for that setting, the method's `config`. Every layer is checked by itself, so
 that an error names the file and the key as they stand there.
+
+A method is what the suite says under its name, on top of experiments/methods/<name>.yaml where there is one (unless the
+suite names a rule itself); without either it is the rule of that name with the student's rollouts and the paper's loss.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
-from divopd.config import RunConfig, Strict
-from divopd.selection import RuleError, load_rule
+from divopd.config import LossConfig, RolloutConfig, RunConfig, Strict
+from divopd.rollouts import load_policy, policy_class
+from divopd.selection import load_rule
 
 T = TypeVar("T", bound=BaseModel)
 # what a layer may set; the rest of a RunConfig comes from the grid itself
@@ -27,11 +31,19 @@ class SuiteError(ValueError):
     """A suite or setting file cannot be used; one line that names file, key and mend."""
 
 
-class MethodSpec(Strict):
-    """One method of a suite. `rule` defaults to the method's own name."""
+class PresetSpec(Strict):
+    """A method's file: a rule, how explorers play, a loss. `rule` defaults to the method's own name."""
 
+    description: str = ""
     rule: str | None = None
     params: dict[str, Any] = {}
+    rollout: RolloutConfig = RolloutConfig()
+    loss: LossConfig = LossConfig()
+
+
+class MethodSpec(PresetSpec):
+    """One method of a suite."""
+
     config: dict[str, Any] = {}
 
 
@@ -87,19 +99,36 @@ def load_suite(path: str | Path) -> list[RunConfig]:
 def expand(content: Mapping[str, Any], source: Path) -> list[RunConfig]:
     """The cells of a suite already read; settings/*.yaml lie beside `source`, its file, or one folder up."""
     spec = suite_spec(content, source)
-    folders = [folder / "settings" for folder in (source.parent, source.parent.parent)]
-    settings = next((folder for folder in folders if folder.is_dir()), folders[0])
+    settings = _beside(source, "settings")
+    methods = {name: _with_preset(name, method, source) for name, method in spec.method_specs.items()}
     cells = []
     for name in spec.settings:
         file = settings / f"{name}.yaml"
         setting = read_setting(file)
-        for method, method_spec in spec.method_specs.items():
+        for method, method_spec in methods.items():
             layers = [(source, "common", spec.common), (file, "", setting.config),
                       (source, f"overrides.{name}", spec.overrides.get(name, {})),
                       (source, f"methods.{method}.config", method_spec.config)]  # fmt: skip
             grid = {"suite": spec.name, "setting": name, "method": _method(method, method_spec, setting, source)}
             cells += [_resolve(layers, {**grid, "seed": seed}) for seed in spec.seeds]
     return cells
+
+
+def _beside(source: Path, name: str) -> Path:
+    """The folder `name` beside a suite's file, or one folder up."""
+    folders = [folder / name for folder in (source.parent, source.parent.parent)]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+
+def _with_preset(name: str, spec: MethodSpec, source: Path) -> MethodSpec:
+    """What the suite says of a method, on top of the method's file."""
+    path = _beside(source, "methods") / f"{name}.yaml"
+    if spec.rule is not None or not path.is_file():
+        return spec
+    content = read_yaml(path)
+    check_keys(content, PresetSpec, path)
+    _validated(PresetSpec, content, path)
+    return _validated(MethodSpec, merge(content, spec.model_dump(exclude_unset=True)), path)
 
 
 def find_cell(cells: Iterable[RunConfig], setting: str, method: str, seed: int) -> RunConfig:
@@ -173,16 +202,28 @@ def check_keys(content: Any, model: type[BaseModel], source: Path, prefix: str =
 
 
 def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path) -> dict[str, Any]:
-    """A RunConfig's `method`; the setting's cap fills a rule's `cap` that the method leaves open."""
+    """A RunConfig's `method`. The setting's cap and recovery fill the parameters of that name that it leaves open."""
     rule, params = spec.rule or name, dict(spec.params)
+    policy, rollout = spec.rollout.policy, dict(spec.rollout.params)
     try:
-        known = type(load_rule(rule, params)).model_fields
-        if "cap" in known and setting.cap is not None and "cap" not in params:
-            params["cap"] = setting.cap
+        if setting.cap is not None and "cap" in type(load_rule(rule, params)).model_fields:
+            params.setdefault("cap", setting.cap)
         load_rule(rule, params)
-    except RuleError as error:
-        raise SuiteError(f"{source}: methods.{name}: {error}") from error
-    return {"name": name, "rule": rule, "params": params}
+        if setting.recovery is not None:
+            known = policy_class(policy).model_fields
+            rollout = {k: v for k, v in setting.recovery.model_dump().items() if k in known} | rollout
+        load_policy(policy, rollout)
+        if spec.loss != LossConfig():  # the others need torch, which takes a second to import
+            from divopd.losses import load_loss
+
+            load_loss(spec.loss.name, spec.loss.params)
+    except ValueError as error:  # RuleError, RolloutError, LossError
+        presets = sorted(path.stem for path in _beside(source, "methods").glob("*.yaml"))
+        near = difflib.get_close_matches(name, presets, n=1, cutoff=0.6)
+        hint = f"; or did you mean the method {near[0]!r}?" if near and near[0] != name and spec.rule is None else ""
+        raise SuiteError(f"{source}: methods.{name}: {error}{hint}") from error
+    return {"name": name, "rule": rule, "params": params, "loss": spec.loss.model_dump(),
+            "rollout": {"policy": policy, "params": rollout}}  # fmt: skip
 
 
 def _resolve(layers: list[tuple[Path, str, dict[str, Any]]], grid: dict[str, Any]) -> RunConfig:

@@ -14,13 +14,15 @@ from . import runlog
 from .config import RunConfig
 from .envs.registry import make_envs, train_tasks
 from .files import RunLogError, atomic_write
-from .learner import DivergedError, Learner
+from .learner import DivergedError, Learner, Reference
+from .losses import SAMPLED
 from .pipeline.virtual import Task, VirtualPipeline, Workers
 from .policies.base import PolicyError
 from .policies.hf import HFPolicy, load_model, load_tokenizer, tied_weights
 from .prompts import Renderer, make_style
 from .provenance import identity
 from .rollout import PlaySettings, play, score
+from .rollouts import Direction, load_policy
 from .runlog import RunLog, turn_row
 from .selection import load_rule
 from .timing import Stopwatch
@@ -61,7 +63,10 @@ class Trainer:
         self.teacher_vocabulary = raw if config.prompt.score_unknown_ids else defined
         # float32 whatever the rollout copy's type: bfloat16 weights would round small updates away
         master = load_model(config.student.model_copy(update={"dtype": "float32"}))
-        self.learner = Learner(master, config.train, bf16=config.train.bf16)
+        loss = config.method.loss
+        # the other losses compare distributions, so the learner asks the teacher itself
+        reference = None if loss.name == SAMPLED else Reference(self.teacher.model, self.teacher_vocabulary)
+        self.learner = Learner(master, config.train, bf16=config.train.bf16, loss=loss, teacher=reference)
         self.envs = make_envs(config.env, config.pipeline.tasks_per_step * config.pipeline.runs_per_task)
         self.settings = PlaySettings(
             config.env.max_turns,
@@ -69,12 +74,15 @@ class Trainer:
             config.prompt.max_response_tokens,
             config.rollout_temperature,
         )
-        self.pipeline = VirtualPipeline(config, self.rule, train_tasks(config.env))
+        policy = load_policy(config.method.rollout.policy, config.method.rollout.params)
+        self.pipeline = VirtualPipeline(config, self.rule, train_tasks(config.env), policy)
 
     # what the pipeline drives ----------------------------------------------------------------------------------------
 
-    def _explore(self, tasks: Sequence[Task], version: int) -> tuple[list[Rollout], int]:
-        rollouts = play(self.student, self.renderer, self.envs, tasks, version, self.settings, self.watch)
+    def _explore(self, tasks: Sequence[Task], version: int, direction: Direction) -> tuple[list[Rollout], int]:
+        rollouts = play(
+            self.student, self.renderer, self.envs, tasks, version, self.settings, self.watch, direction, self.teacher
+        )
         return rollouts, score(self.teacher, rollouts, self.teacher_vocabulary, self.watch)
 
     def _learn(self, turns: Sequence[Any], version: int, weights: np.ndarray | None = None) -> dict[str, float]:
@@ -124,7 +132,9 @@ class Trainer:
 
     def _close_turns(self) -> None:
         task_of = self.pipeline.task_of
-        self.log.add("turns", [turn_row(turn, task_of[turn.rollout]) for turn in self.pipeline.pool.take_closed()])
+        closed = [*self.pipeline.pool.take_closed(), *self.pipeline.teacher_turns]
+        self.pipeline.teacher_turns = []
+        self.log.add("turns", [turn_row(turn, task_of[turn.rollout]) for turn in closed])
 
     def _charge(self) -> None:
         for stage, seconds in self.watch.seconds.items():

@@ -57,7 +57,7 @@ class Recorder:
         self.explored, self.learned, self.saved, self.published = [], [], [], 0
 
     def workers(self):
-        def explore(tasks, version):
+        def explore(tasks, version, direction):
             self.explored.append((version, [task for _, task, _ in tasks]))
             return [rollout_of(n, t, version, {"a": 2, "b": 4}[t]) for n, t, _ in tasks], 10
 
@@ -165,8 +165,8 @@ def test_a_stream_of_dead_rows_ends_with_its_reasons():
     workers = recorder.workers()
     explore = workers.explore
 
-    def dead(tasks, version):
-        rollouts, scored = explore(tasks, version)
+    def dead(tasks, version, direction):
+        rollouts, scored = explore(tasks, version, direction)
         for turn in (turn for rollout in rollouts for turn in rollout.turns):
             turn.prompt_truncated = turn.index == 0
             turn.teacher_logprobs = np.full(2, np.nan, dtype=np.float32)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config import PipelineConfig, TrainConfig
-from ..types import Rollout, Turn
+from ..types import Actor, Rollout, Turn
 
 
 @dataclass(slots=True)
@@ -17,14 +17,24 @@ class CostModel:
     slowdown: float = 1.0
 
     def generation(self, rollout: Rollout) -> float:
-        """Virtual seconds from a rollout's first turn to its last."""
+        """Virtual seconds from a rollout's first turn to its last, without what the teacher spends on its own turns."""
         config = self.config
-        tokens = sum(turn.response_tokens for turn in rollout.turns)
+        tokens = sum(turn.response_tokens for turn in rollout.turns if turn.actor is Actor.STUDENT)
         return self.slowdown * (config.turn_seconds * len(rollout.turns) + config.response_token_seconds * tokens)
+
+    def takeovers(self, rollout: Rollout) -> float:
+        """Virtual seconds of the teacher's own turns: it reads all before the last of them once, and decodes them."""
+        turns = [turn for turn in rollout.turns if turn.actor is Actor.TEACHER]
+        if not turns:
+            return 0.0
+        decoded = sum(turn.response_tokens for turn in turns)
+        read = self.config.teacher_token_seconds * (turns[-1].end - decoded)
+        return self.slowdown * (read + self.config.teacher_response_token_seconds * decoded)
 
     def scoring(self, rollout: Rollout) -> float:
         """Virtual seconds of the teacher on one finished rollout."""
-        return self.slowdown * self.config.teacher_token_seconds * max(turn.end for turn in rollout.turns)
+        tokens = max((turn.end for turn in rollout.turns if turn.actor is Actor.STUDENT), default=0)
+        return self.slowdown * self.config.teacher_token_seconds * tokens
 
     def update(self, batch: Sequence[Turn]) -> float:
         """Virtual seconds of one learner update. Row tokens, as the paper's learner computes rows apart."""
@@ -33,8 +43,9 @@ class CostModel:
     def aim(self, rollouts: Sequence[Rollout], train: TrainConfig) -> None:
         """Set `slowdown` so that these rollouts, one explorer step, arrive at `load` times the learner's drain.
 
-        The drain is B rows per update of rows as long as theirs on average. Called once, with the run's first step: the
-        load then moves as the student changes, and what it was is logged.
+        They are the student's own, to full depth, whatever the method: explorers are equally fast under all. The drain
+        is B rows per update of rows as long as theirs on average. Called once, with the run's first step: the load then
+        moves as the student changes, and what it was is logged.
         """
         if self.config.load is None:
             return

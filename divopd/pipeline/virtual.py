@@ -12,6 +12,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from ..candidates import gate
 from ..config import RunConfig
 from ..diagnostics import batch_diagnostics
 from ..pool import Pool
+from ..rollouts import Direction, Moment, RolloutPolicy
+from ..rollouts.student import Student
 from ..seeds import rng, seed
 from ..selection import Candidates, Rule, apply_rule
 from ..timing import Stopwatch
-from ..types import DropReason, Rollout, RolloutId
+from ..types import Actor, DropReason, Rollout, RolloutId, Turn
 from .clock import CostModel
 
 Task = tuple[RolloutId, str, np.random.Generator]
@@ -38,13 +41,13 @@ class StarvedError(RuntimeError):
 class Workers:
     """What the pipeline drives; it knows none of their insides.
 
-    `explore(tasks, version)` plays with the weights published last and has the teacher score: rollouts, tokens
-    scored. `learn(turns, version)` makes one optimizer step: statistics; where the rule weighs rows, their weights (n,)
-    come third. `publish()` hands the learner's weights to the explorers. `save(version, explorer_step, time)` keeps a
-    checkpoint of the published weights for evaluation.
+    `explore(tasks, version, direction)` plays with the weights published last, as the rollout policy directs, and has
+    the teacher score: rollouts, tokens scored. `learn(turns, version)` makes one optimizer step: statistics; where the
+    rule weighs rows, their weights (n,) come third. `publish()` hands the learner's weights to the explorers.
+    `save(version, explorer_step, time)` keeps a checkpoint of the published weights for evaluation.
     """
 
-    explore: Callable[[Sequence[Task], int], tuple[list[Rollout], int]]
+    explore: Callable[[Sequence[Task], int, Direction], tuple[list[Rollout], int]]
     learn: Callable[..., dict[str, float]]
     publish: Callable[[], None]
     save: Callable[[int, int, float], None]
@@ -61,11 +64,16 @@ class _Event:
 class VirtualPipeline:
     """State of one run. Picklable between events, except for the workers, which `run` is given."""
 
-    def __init__(self, config: RunConfig, rule: Rule, tasks: Sequence[str]) -> None:
+    def __init__(
+        self, config: RunConfig, rule: Rule, tasks: Sequence[str], policy: RolloutPolicy | None = None
+    ) -> None:
         train = config.train
         self.config = config
         self.rule = rule
         self.rule_state = rule.initial_state()
+        self.policy = policy or Student()
+        self.policy_state = self.policy.initial_state()
+        self.horizon = config.env.max_turns  # of the last explorer step, in turns
         self.tasks = list(tasks)
         self.pool = Pool(train.batch_rows, train.pool_factor, train.max_staleness, train.retention)
         self.costs = CostModel(config.pipeline)
@@ -74,7 +82,10 @@ class VirtualPipeline:
         self.now = 0.0
         self.steps = 0  # explorer steps started
         self.task_of: dict[RolloutId, str] = {}
-        self.totals = {"explorer_seconds": 0.0, "teacher_seconds": 0.0, "busy": 0.0, "teacher_tokens": 0, "drained": 0}
+        self.teacher_turns: list[Turn] = []  # arrived, and not yet taken for the log
+        self.totals = {"explorer_seconds": 0.0, "teacher_seconds": 0.0, "busy": 0.0, "teacher_tokens": 0, "drained": 0,
+                       "takeovers": 0, "teacher_turns": 0, "teacher_generated_tokens": 0,
+                       "teacher_generation_seconds": 0.0}  # fmt: skip
         self._events: list[_Event] = []
         self._scheduled = 0
         self._learner_busy = False
@@ -104,9 +115,9 @@ class VirtualPipeline:
                     self._publish(event.load, workers, record)
                     return
                 if event.kind == "explore":
-                    self._explore(workers)
+                    self._explore(workers, event.load)
                 elif event.kind == "arrive":
-                    self.pool.put(event.load.turns, self.now)
+                    self._arrive(event.load)
                 self._learn(workers)
 
     # explorers -------------------------------------------------------------------------------------------------------
@@ -124,31 +135,63 @@ class VirtualPipeline:
                 out.append((name, task, rng(run_seed, "sample", *name)))
         return out
 
-    def _explore(self, workers: Workers) -> None:
+    def _explore(self, workers: Workers, ended: tuple[Sequence[Rollout], Moment] | None) -> None:
+        """Start an explorer's next step; `ended` is the step that it played before."""
         evaluation = self.config.evaluation
         if evaluation.every_updates is None and self.steps % evaluation.every_explorer_steps == 0:
             workers.save(self.version, self.steps, self.now)
-        rollouts, scored = workers.explore(self._next_tasks(), self.version)
-        if self.steps == 0:
-            self.costs.aim(rollouts, self.config.train)
+        if ended is not None:
+            self.policy_state = self.policy.observe(*ended, self.policy_state)
+        config = self.config
+        moment = Moment(self.steps, self.version, config.train.updates, config.env.max_turns, config.seed)
+        self.horizon = self.policy.depth(moment, self.policy_state)
+        direction = Direction(self.policy, moment, self.policy_state)
+        rollouts, scored = workers.explore(self._next_tasks(), self.version, direction)
+        if self.steps == 0 and config.pipeline.load is not None:
+            plain = rollouts
+            if not isinstance(self.policy, Student):  # what the student alone would have played, for the clock only
+                plain, _ = workers.explore(self._next_tasks(), self.version, Direction(Student(), moment, None))
+            self.costs.aim(plain, config.train)
         self.steps += 1
         self._check_harvest(rollouts)
         self.totals["teacher_tokens"] += scored
         longest = 0.0
         for rollout in rollouts:
-            generation, scoring = self.costs.generation(rollout), self.costs.scoring(rollout)
-            self.totals["explorer_seconds"] += generation
-            self.totals["teacher_seconds"] += scoring
-            rollout.seconds = generation + scoring
+            rollout.seconds = self._charge(rollout)
             longest = max(longest, rollout.seconds)
             self.task_of[rollout.id] = rollout.task
             self._schedule(self.now + rollout.seconds, "arrive", rollout)
-        self._schedule(self.now + longest, "explore")
+        self._schedule(self.now + longest, "explore", (rollouts, moment))
+
+    def _charge(self, rollout: Rollout) -> float:
+        """Add a rollout's costs to the totals; its virtual seconds to the end of scoring."""
+        generation, scoring = self.costs.generation(rollout), self.costs.scoring(rollout)
+        by_teacher = [turn.actor is Actor.TEACHER for turn in rollout.turns]
+        taught = [turn for turn, teacher in zip(rollout.turns, by_teacher, strict=True) if teacher]
+        takeovers = self.costs.takeovers(rollout)
+        for name, value in {
+            "explorer_seconds": generation,
+            "teacher_seconds": scoring,
+            "takeovers": sum(now and not before for before, now in pairwise([False, *by_teacher])),
+            "teacher_turns": len(taught),
+            "teacher_generated_tokens": sum(turn.response_tokens for turn in taught),
+            "teacher_generation_seconds": takeovers,
+        }.items():
+            self.totals[name] += value
+        return generation + takeovers + scoring
+
+    def _arrive(self, rollout: Rollout) -> None:
+        """The student's turns enter the pool; the teacher's are only logged."""
+        self.pool.put((turn for turn in rollout.turns if turn.actor is Actor.STUDENT), self.now)
+        for turn in rollout.turns:
+            if turn.actor is Actor.TEACHER:
+                turn.arrival_time = self.now
+                self.teacher_turns.append(turn)
 
     def _check_harvest(self, rollouts: Sequence[Rollout]) -> None:
-        """Raise `StarvedError` after BARREN_STEPS steps in a row without a turn that passes the rule's gate."""
-        turns = [turn for rollout in rollouts for turn in rollout.turns]
-        if not self.rule.gated or any(gate(turn) is None for turn in turns):
+        """Raise `StarvedError` after BARREN_STEPS steps in a row without a student turn that can train."""
+        turns = [turn for rollout in rollouts for turn in rollout.turns if turn.actor is Actor.STUDENT]
+        if any(not self.rule.gated or gate(turn) is None for turn in turns):
             self._barren = 0
             self._refused.clear()
             return
@@ -156,6 +199,7 @@ class VirtualPipeline:
         self._refused.update(str(gate(turn)) for turn in turns)
         if self._barren >= BARREN_STEPS:
             reasons = ", ".join(f"{reason} {count}" for reason, count in self._refused.most_common())
+            reasons = reasons or "the teacher acts on every turn"
             raise StarvedError(
                 f"update {self.update}: {self._barren} explorer steps in a row brought no turn that can train "
                 f"({reasons}); check the prompt limits, the tokenizers and the student's weights"
@@ -196,7 +240,8 @@ class VirtualPipeline:
         self._learner_busy = False
         self._idle_since = self.now
         workers.publish()
-        row |= {key: self.totals[key] for key in ("explorer_seconds", "teacher_seconds", "teacher_tokens")}
+        row |= {key: value for key, value in self.totals.items() if key not in ("busy", "drained")}
+        row["horizon"] = self.horizon
         row["explorer_steps"] = self.steps
         row["arrived_turns"] = self.pool.arrived
         row["arrival_rate"] = self.pool.arrived / self.now

@@ -35,8 +35,12 @@ class Session(Protocol):
         temperature: float,
         max_tokens: int,
         draws: Sequence[np.random.Generator],
+        idle: Sequence[int] = (),
     ) -> list[Sample]:
-        """Append `new_tokens[i]` to episode `rows[i]`, then sample its response. Episodes left out are over."""
+        """Append `new_tokens[i]` to episode `rows[i]`, then sample its response.
+
+        Episodes in `idle` wait: another policy acts there. Those in neither are over.
+        """
         ...
 
 

@@ -148,9 +148,13 @@ class HFSession:
         positions = self.lengths[:, None] + np.minimum(np.arange(width)[None, :], np.maximum(counts[:, None] - 1, 0))
         device = self.policy.device
         self.mask = torch.cat([self.mask, torch.from_numpy(real.astype(np.int64)).to(device)], dim=1)
+        mask, bare = self.mask, self.lengths + counts == 0
+        if bare.any():  # no token yet: attention over nothing would be NaN, and stay in the cache
+            mask = self.mask.clone()
+            mask[torch.from_numpy(bare).to(device), -width:] = 1
         hidden = self.policy.model.base_model(
             input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=self.mask,
+            attention_mask=mask,
             position_ids=torch.from_numpy(positions).to(device),
             past_key_values=self.cache,
             use_cache=True,
@@ -168,17 +172,22 @@ class HFSession:
         temperature: float,
         max_tokens: int,
         draws: Sequence[np.random.Generator],
+        idle: Sequence[int] = (),
     ) -> list[Sample]:
         """See `Session.act`. One uniform number a token from the row's own generator: batching changes no draw."""
-        self._keep(rows)
-        n = len(rows)
-        chunks = [carried + list(new) for carried, new in zip(self.carried, new_tokens, strict=True)]
+        self._keep(sorted([*rows, *idle]) if idle else rows)
+        n = len(self.rows)
+        place = [self.rows.index(row) for row in rows] if idle else list(range(n))  # in the cache
+        chunks: list[list[int]] = [[] for _ in range(n)]
+        for row, new in zip(place, new_tokens, strict=True):
+            chunks[row] = self.carried[row] + list(new)
+        acts = dict(zip(place, draws, strict=True))
         tokens: list[list[int]] = [[] for _ in range(n)]
         logprobs: list[list[float]] = [[] for _ in range(n)]
-        live = np.ones(n, dtype=bool)
+        live = np.isin(np.arange(n), place)
         for step in range(max_tokens):
             logits = self._extend(chunks)
-            uniform = np.array([draws[i].random() if live[i] else 0.0 for i in range(n)])
+            uniform = np.array([acts[i].random() if live[i] else 0.0 for i in range(n)])
             chosen, scores = _sample(logits, temperature, uniform)
             for i in np.flatnonzero(live):
                 tokens[i].append(int(chosen[i]))
@@ -188,10 +197,10 @@ class HFSession:
                 break
             # A row that has ended appends nothing: its chunk is a hole.
             chunks = [[int(chosen[i])] if live[i] else [] for i in range(n)]
-        self.carried = [row[-1:] for row in tokens]
+        for row in place:
+            self.carried[row] = tokens[row][-1:]
         return [
-            Sample(np.array(tokens[i]), np.array(logprobs[i], dtype=np.float32), truncated=bool(live[i]))
-            for i in range(n)
+            Sample(np.array(tokens[i]), np.array(logprobs[i], dtype=np.float32), truncated=bool(live[i])) for i in place
         ]
 
 
