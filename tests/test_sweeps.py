@@ -153,7 +153,7 @@ def test_the_table_says_units_bounds_and_what_is_reported():
     rows = [dict(zip(ours.header, row, strict=True)) for row in ours.rows]
     assert rows[1]["Arrival / drain aimed at"] == "0.5"
     assert rows[1]["Tokens to target (k)"] == ">2" and rows[2]["Tokens to target (k)"] == "2"
-    assert rows[1]["Final-5 (%)"] == "40.0 ± 2.0" and rows[1]["Never selected (%)"] == "25.0"
+    assert rows[1]["Final-5 success (%)"] == "40.0 ± 2.0" and rows[1]["Never selected (%)"] == "25.0"
     assert "50 %" in ours.notes[0]
     assert ["–", "Vanilla OPD", "2.27", "49.3", "26.9", "30175"] in theirs.rows
 

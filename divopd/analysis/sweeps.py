@@ -35,8 +35,8 @@ TITLES = {
 }
 # column: (heading, how it is written: digits after the point of a number, or of a percentage)
 COLUMNS = {
-    "peak": ("Peak (%)", 1, 100.0),
-    "final5_mean": ("Final-5 (%)", 1, 100.0),
+    "peak": ("Peak success (%)", 1, 100.0),
+    "final5_mean": ("Final-5 success (%)", 1, 100.0),
     "nauc": ("nAUC (%)", 1, 100.0),
     "tokens_to_target": ("Tokens to target (k)", 0, 1e-3),
     "load": ("Load measured", 2, 1.0),
@@ -189,7 +189,7 @@ def sweep_figure(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> Figure:
         for fact in facts.to_dict("records"):
             _fact(ax, fact, name, values, rules)
         ax.set_title(COLUMNS[name][0], loc="left")
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
         ax.set_xlim(-0.4, len(values) - 0.6)
         slanted = {"rotation": 30, "ha": "right"} if not any(map(_is_number, values)) else {}
         ax.set_xticks(range(len(values)), [_show(value) for value in values], **slanted)
