@@ -12,9 +12,7 @@ import click
 @click.option("--stream", "stream_files", type=click.Path(path_type=Path), multiple=True, help="Stream file.")
 @click.option("--rule", "rule_names", multiple=True, help="NAME, NAME:key=value or a .py file.  [default: all rules]")
 @click.option("--updates", type=click.IntRange(1), help="Updates to replay.  [default: the stream's, or the run's]")
-@click.option(
-    "--seed", "seeds", type=int, multiple=True, default=[0], show_default=True, help="Of streams."
-)
+@click.option("--seed", "seeds", type=int, multiple=True, default=[0], show_default=True, help="Of streams.")
 @click.option("--load", type=click.FloatRange(0, min_open=True), help="Arrival / drain of streams to aim at.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/replay"), show_default=True)
 def replay(

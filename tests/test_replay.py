@@ -83,7 +83,7 @@ def drive(config: RunConfig, explore: Explore, run_dir: Path | None = None) -> l
         return dict(STATS)
 
     rule = load_rule(config.method.rule, config.method.params)
-    pipeline, rows = VirtualPipeline(config, rule, ["a", "b", "c"]), []
+    pipeline, rows = VirtualPipeline(config, rule, ["a", "b", "c"]), list[dict[str, Any]]()
     workers = Workers(explore, learn, lambda: None, lambda *_: None)
     while not pipeline.finished:
         pipeline.run(workers, rows.append, Stopwatch())
@@ -156,11 +156,11 @@ def test_a_wrong_batch_is_seen(tmp_path: Path) -> None:
 def two_turn_rollouts(tasks: Sequence[Task], version: int, *_: Any) -> tuple[list[Rollout], int]:
     """Two rollouts a step of two turns, 2 s long; row tokens 10 and 20; the larger gap is in the second turn."""
     out = []
-    for name, task, _ in tasks:
+    for name, task, _unused in tasks:
         context, rollout = np.zeros(20, dtype=np.int64), Rollout(name, task)
         for i, end in enumerate((10, 20)):
-            scores = np.full(1, -1.0, dtype=np.float32)
-            turn = Turn(name, i, version, context, end - 1, end, scores, scores - i, np.ones(1, dtype=bool))
+            scores, mask = np.full(1, -1.0, dtype=np.float32), np.ones(1, dtype=bool)
+            turn = Turn(name, i, version, context, end - 1, end, scores, scores - i, mask)
             turn.rollout_turns = 2
             rollout.turns.append(turn)
         out.append(rollout)
@@ -237,7 +237,7 @@ def played(spec: StreamSpec, run_seed: int) -> Explore:
     def explore(tasks: Sequence[Task], version: int, *_: Any) -> tuple[list[Rollout], int]:
         block, lengths = source.block(next(step), version)
         rollouts, row = [], 0
-        for (name, task, _), n in zip(tasks, lengths, strict=True):
+        for (name, task, _unused), n in zip(tasks, lengths, strict=True):
             rollouts.append(Rollout(name, task))
             for i in range(n):
                 rollouts[-1].turns.append(real_turn({k: v[row] for k, v in block.items()}, name, i, version))
@@ -249,11 +249,12 @@ def played(spec: StreamSpec, run_seed: int) -> Explore:
 
 def real_turn(row: dict[str, Any], name: Any, index: int, version: int) -> Turn:
     start, n = int(row["prompt_tokens"]), int(row["response_tokens"])
-    scores = [np.zeros(n), np.zeros(n)]
+    student, teacher = np.zeros(n), np.zeros(n)
     if row["valid"]:
-        scores[0][0], scores[1][0] = -row["student_nll"], -row["teacher_nll"]
+        student[0], teacher[0] = -row["student_nll"], -row["teacher_nll"]
     mask = np.full(n, bool(row["valid"]))
-    turn = Turn(name, index, version, np.zeros(start + n, np.int64), start, start + n, *scores, np.ones(n, bool), mask)
+    context = np.zeros(start + n, np.int64)
+    turn = Turn(name, index, version, context, start, start + n, student, teacher, np.ones(n, bool), mask)
     turn.prompt_truncated = row["reason"] == "prompt_truncated"
     turn.rollout_turns, turn.rollout_success, turn.reward = (
         int(row["rollout_turns"]),
