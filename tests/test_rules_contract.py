@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from divopd.pool import Pool
-from divopd.selection import Candidates, Rule, apply_rule, checked_select, load_rule, shipped_rules
+from divopd.selection import Candidates, Rule, apply_rule, checked_select, load_rule, rule_files, shipped_rules
 from divopd.types import DropReason, Turn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,7 +70,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     code = next(block for block in blocks if "baselines/" in block)
     name = re.match(r"# baselines/(\w+\.py)\n", code)
-    assert name
+    assert name and name[1].removesuffix(".py") not in rule_files(), "the example names a file that is not there yet"
     path = tmp_path_factory.mktemp("readme") / name[1]
     path.write_text(code)
     return path
