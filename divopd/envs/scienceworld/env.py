@@ -50,7 +50,7 @@ class ScienceWorldEnv:
     def reset(self, task: str) -> Observation:
         """Start a task from its beginning. Raises `EnvError` for an unknown task or where Java does not start."""
         name, variation = parse_task(task)
-        self._episode = None
+        self._end()
         episode = Episode(self._store, self._share, self, name, variation, self.options)
         first = episode.first
         self._episode, self._over, self._score = episode, False, _score(first)
@@ -82,9 +82,14 @@ class ScienceWorldEnv:
 
     def close(self) -> None:
         """End the episode and keep what was learnt; the last environment to close ends Java. `reset` starts anew."""
-        self._episode = None
+        self._end()
         self._store.save()
         self._share.leave(self)
+
+    def _end(self) -> None:
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            episode.end()
 
 
 def _score(answer: Answer) -> float:
@@ -101,10 +106,11 @@ def gold_path(task: str, options: Options | None = None) -> list[str]:
     """The game's own winning actions, through doors and without teleport. Seconds to minutes: for making data only."""
     options = options or Options()
     name, variation = parse_task(task)
-    java = share(options.java, options.memory_mb)
-    user = object()
+    java, user = share(options.java, options.memory_mb), object()
     try:
-        return Game(java.get(user)).gold_path(name, variation, options.simplifications)
+        game = Game(java.get(user))
+        game.load(name, variation, options.simplifications, gold=True)
+        return game.gold_path()
     except JavaGone as error:
         raise EnvError(f"ScienceWorld's Java process ended while it made the gold path: {error}") from error
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -101,6 +102,13 @@ class Episode:
                 f"ScienceWorld's Java process ended twice at {self._task[0]}/{self._task[1]}: {error}; "
                 "is options.memory_mb too small, or the machine out of memory?"
             ) from error
+
+    def end(self) -> None:
+        """Let go of the game."""
+        game, self._game = self._game, None
+        if game is not None:
+            with contextlib.suppress(JavaGone):
+                game.end()
 
     def _drop(self) -> None:
         if self._game is not None:

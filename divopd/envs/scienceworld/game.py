@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple
 
 from divopd.envs.base import EnvError
-from divopd.envs.scienceworld.java import Java, JavaGone
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from divopd.envs.scienceworld.java import Java
+from divopd.envs.scienceworld.wire import JavaError, Ref, Value, call, construct, free
 
 UNPARSED = "No known action matches that input."
 EMPTY = "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents. "
@@ -26,25 +22,16 @@ class Reply(NamedTuple):
     completed: bool
 
 
-def _talks(method: Callable[Concatenate[Game, P], R]) -> Callable[Concatenate[Game, P], R]:
-    """Turn the ways in which a lost process shows into `JavaGone`."""
-
-    @wraps(method)
-    def call(self: Game, *args: P.args, **kwargs: P.kwargs) -> R:
-        from py4j.protocol import Py4JJavaError, Py4JNetworkError
-
-        try:
-            return method(self, *args, **kwargs)
-        except (Py4JNetworkError, OSError) as error:
-            raise JavaGone(self.java.last_words()) from error
-        except Py4JJavaError as error:
-            raise EnvError(f"ScienceWorld failed: {error.java_exception.toString()}") from error
-
-    return call
+Listing = Literal["templates", "objects", "actions"]
+_LISTINGS = {
+    "templates": "getPossibleActions",
+    "objects": "getPossibleObjects",
+    "actions": "getValidActionObjectCombinations",
+}
 
 
 class Game:
-    """One game, apart from all others.
+    """One game, apart from all others. Its methods raise `JavaGone` where the process is.
 
     The engine has four things that all games of a Java process share: the source of randomness, the counter of object
     ids, the list of simplifications in force, and numbers for classes that no text shows. Each game has its own of
@@ -53,88 +40,115 @@ class Game:
 
     def __init__(self, java: Java) -> None:
         self.java = java
-        self._random = java.jvm.java.util.Random()
-        self._rules = java.jvm.scala.collection.mutable.ArrayBuffer()
-        self._ids = 0
-        self._agent: Any = None
-        self._agent_option: Any = None
+        self._random = java.ref(construct("java.util.Random"))
+        self._rules = java.ref(construct("scala.collection.mutable.ArrayBuffer"))
+        self._ids: Value = 0
+        self._agent: Ref | None = None  # the running episode, and the same in Scala's Option
+        self._option: Ref | None = None
+        self._goal = ""
 
     def _enter(self) -> None:
+        """Make the shared things this game's."""
         java, last = self.java, self.java.active
         if last is self:
             return
         java.active = None
+        mine = (java.set_random(self._random), java.set_rules(self._rules), call(java.ids, "count_$eq", self._ids))
+        ids, *_ = java.send(call(java.ids, "count"), *mine)
         if last is not None:
-            last._ids = java.ids.count()
-        java.set_random(self._random)
-        java.set_rules(self._rules)
-        getattr(java.ids, "count_$eq")(self._ids)
+            last._ids = ids
         java.active = self
 
-    @_talks
-    def load(self, name: str, variation: int, simplifications: str) -> str:
-        """Start a task anew; the goal in words. Raises `EnvError` where the game has no such task."""
+    def load(self, name: str, variation: int, simplifications: str, gold: bool = False) -> str:
+        """Start a task anew; the goal in words. Raises `EnvError` where the game has no such task.
+
+        `gold` makes the game look for its own way to win first, which takes seconds to minutes.
+        """
+        java = self.java
         self._enter()
-        server = self.java.server
-        if error := server.load(name, variation, simplifications, False):
-            raise EnvError(f"ScienceWorld cannot load {name}/{variation}: {' '.join(error.split())}")
-        self._agent_option = server.agentInterface()
-        self._agent = self._agent_option.get()
-        goal: str = self._agent.getTaskDescription()
-        return goal
+        self.leave()
+        try:
+            [error] = java.send(call(java.server, "load", name, variation, simplifications, gold))
+        except JavaError as failure:
+            error = self._told(failure)
+        if error:
+            raise EnvError(f"ScienceWorld cannot load {name}/{variation}: {' '.join(str(error).split())}")
+        self._option = java.ref(call(java.server, "agentInterface"))
+        self._agent = java.ref(call(self._option, "get"))
+        [goal] = java.send(call(self._agent, "getTaskDescription"))
+        self._goal = str(goal)
+        return self._goal
 
-    @_talks
+    def leave(self) -> None:
+        """Let Java forget the running episode."""
+        refs = [ref for ref in (self._agent, self._option) if ref is not None]
+        self._agent = self._option = None
+        if refs:
+            self.java.send(*map(free, refs))
+
+    def end(self) -> None:
+        """Let Java forget the whole game."""
+        self.leave()
+        if self.java.active is self:
+            self.java.active = None
+        self.java.send(free(self._random), free(self._rules))
+
     def act(self, action: str) -> Reply:
-        """One action. The server's own step does the same and then lists what it shows nobody; it is left out."""
-        from py4j.protocol import Py4JJavaError
-
+        """One action. The server's own step does the same, and after it works out lists that it shows nobody."""
+        assert self._agent is not None, "load first"
         self._enter()
         if action in ("help", "objects", "task"):
-            return self._free(action)
+            return self._free_command(action)
         try:
-            # (text,score,completed) in one trip
-            text, score, completed = self._agent.step(action).toString()[1:-1].rsplit(",", 2)
-        except Py4JJavaError as error:
-            return Reply(CRASHED + error.java_exception.toString(), -1.0, True)
+            triple = self.java.ref(call(self._agent, "step", action))
+        except JavaError as failure:
+            return Reply(CRASHED + self._told(failure), -1.0, True)
+        answer, _ = self.java.send(call(triple, "toString"), free(triple))
+        text, score, completed = str(answer)[1:-1].rsplit(",", 2)
         return Reply(text or EMPTY, float(score), completed == "true")
 
-    def _free(self, command: str) -> Reply:
+    def _free_command(self, command: str) -> Reply:
         """The three commands that the server answers by itself."""
-        sequence = self._agent.task().goalSequence()
+        assert self._agent is not None
         if command == "task":
-            text = "Task description:\n" + self._agent.getTaskDescription()
+            text = "Task description:\n" + self._goal
+        elif command == "help":
+            text = "Possible actions: \n\t" + "\n\t".join(self.lines("templates"))
         else:
-            title, kind = ("actions", "templates") if command == "help" else ("object references", "objects")
-            text = f"Possible {title}: \n\t" + "\n\t".join(self.lines(kind))  # type: ignore[arg-type]
-        return Reply(text, sequence.score(), sequence.isCompleted())
+            text = "Possible object references: \n\t" + "\n\t".join(self.lines("objects"))
+        task = self.java.ref(call(self._agent, "task"))
+        goals = self.java.ref(call(task, "goalSequence"))
+        score, completed, *_ = self.java.send(call(goals, "score"), call(goals, "isCompleted"), free(task), free(goals))
+        return Reply(text, float(str(score)), bool(completed))
 
-    @_talks
-    def lines(self, kind: Literal["templates", "objects", "actions"]) -> list[str]:
+    def lines(self, kind: Listing) -> list[str]:
         """Action templates, things that they may name, or all valid actions. Never changes what follows."""
+        assert self._option is not None, "load first"
         self._enter()
         java = self.java
-        getattr(java.server, "agentInterface_$eq")(self._agent_option)
-        ids = java.ids.count()
-        # Names are made unique by drawing; from a source of its own, the game's stays as it was.
-        java.set_random(java.jvm.java.util.Random(0))
+        # Names are made unique by drawing: from a source of its own, so that the game's stays as it is.
+        drawn = java.ref(construct("java.util.Random", 0))
+        _, ids, _ = java.send(
+            call(java.server, "agentInterface_$eq", self._option), call(java.ids, "count"), java.set_random(drawn)
+        )
         try:
-            listing = {
-                "templates": java.server.getPossibleActions,
-                "objects": java.server.getPossibleObjects,
-                "actions": java.server.getValidActionObjectCombinations,
-            }[kind]()
-            found: str = java.jvm.java.lang.String.join("\n", listing)
+            return self._joined(call(java.server, _LISTINGS[kind]))
         finally:
-            java.set_random(self._random)
-            getattr(java.ids, "count_$eq")(ids)
-        return found.split("\n") if found else []
+            java.send(java.set_random(self._random), call(java.ids, "count_$eq", ids), free(drawn))
 
-    @_talks
-    def gold_path(self, name: str, variation: int, simplifications: str) -> list[str]:
-        """The game's own winning actions: seconds to minutes, and it starts the task anew."""
-        self._enter()
-        server = self.java.server
-        if error := server.load(name, variation, simplifications, True):
-            raise EnvError(f"ScienceWorld cannot load {name}/{variation}: {' '.join(error.split())}")
-        found: str = self.java.jvm.java.lang.String.join("\n", server.getGoldActionSequence())
-        return found.split("\n")
+    def gold_path(self) -> list[str]:
+        """The actions that the game found when it was loaded with `gold`."""
+        return self._joined(call(self.java.server, "getGoldActionSequence"))
+
+    def _joined(self, command: str) -> list[str]:
+        """The items of a Java list of texts."""
+        items = self.java.ref(command)
+        text, _ = self.java.send(call("java.lang.String", "join", "\n", items), free(items))
+        return str(text).split("\n") if text else []
+
+    def _told(self, failure: JavaError) -> str:
+        """A Java exception in one line."""
+        if not isinstance(failure.cause, Ref):
+            return str(failure).split("\n")[0]
+        text, _ = self.java.send(call(failure.cause, "toString"), free(failure.cause))
+        return str(text).split("\n")[0]

@@ -12,9 +12,10 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from divopd.envs.base import EnvError
+from divopd.envs.scienceworld.wire import Ref, Value, Wire, call, construct
 
 if TYPE_CHECKING:
     from divopd.envs.scienceworld.game import Game
@@ -29,7 +30,6 @@ FLAGS = (
     "-XX:hashCode=2",
     "-XX:+ExitOnOutOfMemoryError",
 )
-_ANSWER_SECONDS = 300
 
 
 class JavaGone(Exception):
@@ -72,14 +72,11 @@ class Java:
     """One process; games take turns in it (`Game`). Starts at once. Raises `EnvError` where it does not."""
 
     def __init__(self, java: str, memory_mb: int) -> None:
-        from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
-
         self.active: Game | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
-        path = os.pathsep.join((find_jar_path(), str(jar())))
-        command = [java_program(java), f"-Xmx{memory_mb}m", *FLAGS, "-cp", path, "py4j.GatewayServer"]
         # It ends when its standard input does, so with this process, however that ends.
-        command += ["--die-on-broken-pipe", "0"]
+        command = [java_program(java), f"-Xmx{memory_mb}m", *FLAGS, "-cp", str(jar())]
+        command += ["py4j.GatewayServer", "--die-on-broken-pipe", "0"]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
@@ -92,40 +89,51 @@ class Java:
             self._process.kill()
             self._process.wait()
             raise EnvError(f"{command[0]} cannot run ScienceWorld: {port.decode().strip() or self.last_words()}")
-        self._gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(port=int(port), read_timeout=_ANSWER_SECONDS, auto_field=False)
-        )
-        jvm: Any = self._gateway.jvm
+        self._wire = Wire(int(port))
         # The game prints every step. Scala keeps what System.out is when it is first used, so this comes first.
-        jvm.java.lang.System.setOut(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
-        self.jvm = jvm
-        self.server = jvm.scienceworld.runtime.pythonapi.PythonInterface()
+        nothing = self.ref(call("java.io.OutputStream", "nullOutputStream"))
+        self.send(call("java.lang.System", "setOut", self.ref(construct("java.io.PrintStream", nothing))))
+        self.server = self.ref(construct("scienceworld.runtime.pythonapi.PythonInterface"))
         self.ids = self._module("util.UniqueIdentifier$")
-        self._random = self._module("scala.util.Random$")
-        self._random_field = self._field("scala.util.Random", "self")
+        self._random = self._module("scala.util.Random$"), self._field("scala.util.Random", "self")
         simplifier = "main.scala.scienceworld.runtime.SimplifierProcessor$"
-        self._rules = self._module(simplifier)
-        self._rules_field = self._field(simplifier, "simplifications")
+        self._rules = self._module(simplifier), self._field(simplifier, "simplifications")
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def set_random(self, random: Any) -> None:
-        """Give the game's only source of randomness another java.util.Random."""
-        self._random_field.set(self._random, random)
+    def send(self, *commands: str) -> list[Value]:
+        """Answers of commands, in one trip. Raises `JavaGone` where the process is."""
+        try:
+            return self._wire.send(*commands)
+        except OSError as error:
+            raise JavaGone(f"{error}; {self.last_words()}") from error
 
-    def set_rules(self, rules: Any) -> None:
-        """Give the game another list of simplifications in force."""
-        self._rules_field.set(self._rules, rules)
+    def ref(self, command: str) -> Ref:
+        """The object that one command answers with."""
+        [found] = self.send(command)
+        assert isinstance(found, Ref), f"{command!r} gave {found!r}"
+        return found
 
-    def _module(self, name: str) -> Any:
+    def set_random(self, random: Ref) -> str:
+        """The command that gives the engine's only source of randomness another java.util.Random."""
+        module, field = self._random
+        return call(field, "set", module, random)
+
+    def set_rules(self, rules: Ref) -> str:
+        """The command that gives the engine another list of simplifications in force."""
+        module, field = self._rules
+        return call(field, "set", module, rules)
+
+    def _module(self, name: str) -> Ref:
         """Scala's one object of that class."""
-        return self.jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
+        field = self.ref(call(self.ref(call("java.lang.Class", "forName", name)), "getField", "MODULE$"))
+        return self.ref(call(field, "get", None))
 
-    def _field(self, owner: str, name: str) -> Any:
-        field = self.jvm.java.lang.Class.forName(owner).getDeclaredField(name)
-        field.setAccessible(True)
+    def _field(self, owner: str, name: str) -> Ref:
+        field = self.ref(call(self.ref(call("java.lang.Class", "forName", owner)), "getDeclaredField", name))
+        self.send(call(field, "setAccessible", True))
         return field
 
     def last_words(self) -> str:
@@ -142,9 +150,7 @@ class Java:
     def close(self) -> None:
         """End it and wait for that."""
         self.active = None
-        # sockets before the process, else py4j logs that it lost it
-        with contextlib.suppress(Exception):
-            self._gateway.close()
+        self._wire.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
