@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divopd.cloning.tokenizer import build_tokenizer
@@ -43,11 +43,11 @@ You also see:
 """
 MEASURE = (
     "Your task is to measure the temperature of unknown substance B, which is located around the living room. First,"
-    " focus on the thermometer. Next, focus on the unknown substance B. If the unknown substance B temperature is above -50.0"
-    " degrees celsius, place it in the red box. If the unknown substance B temperature is below -50.0 degrees celsius,"
-    " place it in the green box. The boxes are located around the bathroom."
+    " focus on the thermometer. Next, focus on the unknown substance B. If the unknown substance B temperature is"
+    " above -50.0 degrees celsius, place it in the red box. If the unknown substance B temperature is below -50.0"
+    " degrees celsius, place it in the green box. The boxes are located around the bathroom."
 )
-FIND = "Your task is to find a(n) non-living thing. First, focus on the thing. Then, move it to the red box in the kitchen."
+FIND = "Your task is to find a(n) non-living thing. First, focus on it. Then, move it to the red box in the kitchen."
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,14 @@ def test_what_is_no_command_is_passed_on_as_it_is(response: str) -> None:
     assert full_action(response) == response
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.sampled_from(sorted(FULL)), st.sampled_from(sorted(FULL)))
 def test_every_name_survives_in_every_place(thing: str, box: str) -> None:
     for command in (f"focus on {FULL[thing]}", f"pick up {FULL[thing]}", f"move {FULL[thing]} to {FULL[box]}"):
         assert full_action(compact_action(command)) == command
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.integers(-500, 900), st.sampled_from([-50, 0, 50, 100, 200]))
 def test_a_bucket_keeps_the_side_of_every_bound(degrees: int, bound: int) -> None:
     """A model can tell from the word whether a reading is above a goal's bound, but for the bound itself."""

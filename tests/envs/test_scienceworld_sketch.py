@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from divopd.envs.base import EnvError
 from divopd.envs.scienceworld.compact import compact_action, compact_observation
-from divopd.envs.scienceworld.expert import Expert
-from divopd.envs.scienceworld.expert_beliefs import READS, parse_goal
-from divopd.envs.scienceworld.knowledge import STAGES
-from divopd.envs.scienceworld.sketch import SketchEnv, draw_world, world_of
-from divopd.seeds import rng
+from divopd.envs.scienceworld.expert_beliefs import READS
+from divopd.envs.scienceworld.knowledge import SHORT, STAGES
+from divopd.envs.scienceworld.sketch import SketchEnv, world_of
 
 RECORDS: list[dict[str, Any]] = json.loads(
     lzma.decompress((Path(__file__).parent / "golden" / "scienceworld_short.json.xz").read_bytes())
@@ -27,7 +24,7 @@ def like(text: str) -> str:
     words = compact_observation(text).split()
     if words[0] == "reads":
         return "reads"
-    return " ".join(sorted(STAGES.get(word, word).replace("frogegg", "frog") for word in words))
+    return " ".join(sorted(SHORT[STAGES[word]] if word in STAGES else word for word in words))
 
 
 def degrees(record: dict[str, Any]) -> int:

