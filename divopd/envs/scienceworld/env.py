@@ -44,6 +44,7 @@ class ScienceWorldEnv:
         self._share = share(self.options.java, self.options.memory_mb)
         self._episode: Episode | None = None
         self._over = False
+        self._asked = False  # the game waits for the number of a choice
         self._score = 0.0
         self._last: tuple[str, str, float] = ("", "", 0.0)
 
@@ -54,7 +55,7 @@ class ScienceWorldEnv:
         episode = Episode(self._store, self._share, self, name, variation, self.options)
         first = episode.first
         self._episode, self._over, self._score = episode, False, _score(first)
-        self._last = ("", "", self._score)
+        self._asked, self._last = False, ("", "", self._score)
         return Observation(text=first.text, goal=episode.goal, allowed=first.allowed)
 
     def step(self, action: str) -> Step:
@@ -63,9 +64,12 @@ class ScienceWorldEnv:
             state = "this ScienceWorld episode is over" if self._over else "no ScienceWorld episode is running"
             raise EnvError(f"{state}: call reset first")
         action = " ".join(action.split()).lower()[:MAX_ACTION]
+        if self._asked and self.options.ambiguity != "ask" and not action.isdigit():
+            self._episode.act("")  # the game would take any text for a cancelled choice and lose the action
         answer = self._episode.act(action)
         if answer.text.startswith(AMBIGUOUS) and self._chooses(answer.text):
             answer = self._episode.act("0")
+        self._asked = answer.text.startswith(AMBIGUOUS)
         score = _score(answer)
         done = answer.completed or score < 0
         reward, self._score, self._over = score - self._score, score, done

