@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from divopd import __version__
+from divopd.cli_audit import audit, sweep
 from divopd.cli_play import play
+from divopd.cli_replay import replay
 
 if TYPE_CHECKING:
     from divopd.config import RunConfig
 
 # by name, so that --help imports none of them: errors whose one line says all that a user needs
 EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError",
-            "StarvedError")  # fmt: skip
+            "StarvedError", "ReplayError", "RolloutError", "LossError")  # fmt: skip
 PROGRESS = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "lines", "none"]),
@@ -218,7 +220,8 @@ def doctor(suite_file: Path | None, out: Path) -> None:
         raise click.ClickException(f"{failed} check(s) failed")
 
 
-main.add_command(play)
+for command in (audit, play, replay, sweep):
+    main.add_command(command)
 
 
 def _cell(

@@ -48,7 +48,13 @@ def column_diagnostics(batch: Candidates) -> dict[str, float]:
         "row_tokens": int(rows.sum()),
         "response_tokens": int(batch.response_tokens.sum()),
         "valid_tokens": valid_tokens,
+        **{depth_column(*key): count for key, count in depth_counts(batch.turn, batch.success).items()},
     }
+
+
+def depth_column(depth: str, outcome: str) -> str:
+    """The name of a depth class and outcome in the run log: selected_0_2_failure, .., selected_10_up_success."""
+    return f"selected_{depth.replace('-', '_').replace('+', '_up')}_{outcome}"
 
 
 def depth_counts(turn: np.ndarray, success: np.ndarray) -> dict[tuple[str, str], int]:

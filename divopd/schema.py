@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from divopd.diagnostics import DEPTHS, OUTCOMES, depth_column
 from divopd.types import Turn
 
 SCHEMA_VERSION = 3
@@ -46,6 +47,9 @@ UPDATES = _schema("updates", {
     "arrival_rate": F, "drain_rate": F, "explorer_steps": I,  # cum
     "takeovers": I, "teacher_turns": I, "teacher_generated_tokens": I, "teacher_generation_seconds": F,  # all cum
     "horizon": I,
+    # how the run has used its rollouts up to this batch; selected rows of this batch by depth class and outcome
+    "valid_rollouts": I, "undecided_rollouts": I, "never_selected_share": F, "selected_gini": F,
+    **{depth_column(depth, outcome): I for depth in DEPTHS for outcome in OUTCOMES},
 })  # fmt: skip
 # score: the environment's own after the last turn (ScienceWorld: its score / 100), null where it has none.
 EVALS = _schema("evals", {

@@ -27,11 +27,13 @@ def test_batch_diagnostics_by_hand() -> None:
         make_turn(0, 0, start=8),  # 10 row tokens
         make_turn(0, 1, start=18, version=4),  # 20
         make_turn(1, 0, start=8, prompt_truncated=True, teacher_logprobs=None),  # 10, dead
-        make_turn(2, 0, start=38, version=5, teacher_mask=np.array([True, False])),  # 40
+        make_turn(2, 11, start=38, version=5, teacher_mask=np.array([True, False]), rollout_success=True),  # 40
     ]
     result = batch_diagnostics(batch, update=5)
     shares = np.array([30, 10, 40]) / 80
-    assert result == {
+    depths = {name: count for name, count in result.items() if name.startswith("selected_") and count}
+    assert depths == {"selected_0_2_failure": 3, "selected_10_up_success": 1}
+    assert {name: value for name, value in result.items() if not name.startswith("selected_")} == {
         "rows": 4,
         "rollouts": 3,
         "effective_rollouts": pytest.approx(1 / (shares**2).sum()),

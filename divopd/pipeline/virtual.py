@@ -19,7 +19,7 @@ import numpy as np
 
 from ..candidates import gate
 from ..config import RunConfig
-from ..diagnostics import batch_diagnostics
+from ..diagnostics import RolloutUse, batch_diagnostics
 from ..pool import Pool
 from ..rollouts import Direction, Moment, RolloutPolicy
 from ..rollouts.student import Student
@@ -81,6 +81,7 @@ class VirtualPipeline:
         self.version = 0  # weights published last
         self.now = 0.0
         self.steps = 0  # explorer steps started
+        self.use = RolloutUse()
         self.task_of: dict[RolloutId, str] = {}
         self.teacher_turns: list[Turn] = []  # arrived, and not yet taken for the log
         self.totals = {"explorer_seconds": 0.0, "teacher_seconds": 0.0, "busy": 0.0, "teacher_tokens": 0, "drained": 0,
@@ -182,7 +183,9 @@ class VirtualPipeline:
 
     def _arrive(self, rollout: Rollout) -> None:
         """The student's turns enter the pool; the teacher's are only logged."""
-        self.pool.put((turn for turn in rollout.turns if turn.actor is Actor.STUDENT), self.now)
+        mine = [turn for turn in rollout.turns if turn.actor is Actor.STUDENT]
+        self.pool.put(mine, self.now)
+        self.use.arrive(mine, any(gate(turn) is None for turn in mine))
         for turn in rollout.turns:
             if turn.actor is Actor.TEACHER:
                 turn.arrival_time = self.now
@@ -227,6 +230,7 @@ class VirtualPipeline:
             "stale_rows": self.pool.discards[DropReason.STALE],
             "queue_length": self.pool.queued + self.pool.pending,
             **batch_diagnostics(batch, q),
+            **self.use.row(),
         }
         row |= workers.learn(batch, q) if chosen.weights is None else workers.learn(batch, q, chosen.weights)
         self.totals["drained"] += len(batch)
