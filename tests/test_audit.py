@@ -158,11 +158,10 @@ def test_inner_products_of_sketches_are_unbiased(data: int, dim: int, size: int)
     assert np.var(products) < 2 * bound
 
 
-def test_gram_and_combine_are_plain_linear_algebra():
+def test_gram_is_plain_linear_algebra():
     features = np.random.default_rng(0).normal(size=(5, 37)).astype(np.float32)
     rows = RowGradients(features, np.zeros(5), 37, False)
     np.testing.assert_allclose(rows.gram(), features.astype(float) @ features.T.astype(float), rtol=1e-12)
-    np.testing.assert_allclose(rows.combine(np.arange(5.0)), np.arange(5.0) @ features.astype(float), rtol=1e-12)
 
 
 # measures ------------------------------------------------------------------------------------------------------------
@@ -240,11 +239,12 @@ def close(left: np.ndarray, right: np.ndarray) -> None:
 
 def test_the_gates_mean_over_all_batches(learner: Learner):
     found, n, budget = row_gradients(learner, POOL), len(POOL), 3
-    left, right = gate_identity(Candidates.from_turns(POOL, 0), found.combine)
-    every = [found.features[list(rows)].astype(float).mean(axis=0) for rows in combinations(LIVE, budget)]
+    features = found.features.astype(float)
+    left, right = (side @ features for side in gate_identity(Candidates.from_turns(POOL, 0)))
+    every = [features[list(rows)].mean(axis=0) for rows in combinations(LIVE, budget)]
     close(np.mean(every, axis=0), right)
     close(left, right)
-    close(right, n / len(LIVE) * found.features.astype(float).mean(axis=0))
+    close(right, n / len(LIVE) * features.mean(axis=0))
 
 
 def test_bases_mean_over_all_batches_and_what_focus_adds(learner: Learner):
@@ -261,14 +261,14 @@ def test_bases_mean_over_all_batches_and_what_focus_adds(learner: Learner):
     batches = [features[[i for part in way for i in part]].mean(axis=0) for way in ways]
     assert len(batches) == 3 * 3
     expected = np.mean(batches, axis=0)
-    draws, closed = base_identity(pool, base, found.combine)
+    draws, closed = (side @ features for side in base_identity(pool, base))
     close(closed, expected)
     assert len({tuple(sorted(rows)) for rows in base}) > 4
     # the sampling error of one draw is the spread of all batches
     spread = np.sqrt(np.mean([((b - expected) ** 2).sum() for b in batches])) / np.linalg.norm(expected)
     assert base_sampling_error(pool, base[:1], found.gram()) == pytest.approx(spread, rel=1e-5)
     assert np.linalg.norm(draws - closed) / np.linalg.norm(closed) < 3 * spread / np.sqrt(len(base))
-    left, right = focus_identity(pool, base[0], focus.rows, found.combine)
+    left, right = (side @ features for side in focus_identity(pool, base[0], focus.rows))
     close(left, features[focus.rows].mean(axis=0) - expected)
     close(left, right)
     assert np.abs(left).max() > 1e-3 * np.abs(expected).max()
@@ -278,8 +278,8 @@ def test_bases_mean_over_all_batches_and_what_focus_adds(learner: Learner):
 def test_bias_is_a_covariance_with_the_inclusion(rule: str, learner: Learner):
     found, pool = row_gradients(learner, POOL), Candidates.from_turns(POOL, 0)
     drawn = [batch.rows for batch in choose(load_rule(rule), POOL, pool, 5, range(6))]
-    left, right = covariance_identity(drawn, len(POOL), found.combine)
     features = found.features.astype(float)
+    left, right = (side @ features for side in covariance_identity(drawn, len(POOL)))
     close(left, np.mean([features[rows].mean(axis=0) for rows in drawn], axis=0) - features.mean(axis=0))
     close(left, right)
 

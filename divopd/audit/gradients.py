@@ -62,12 +62,6 @@ class RowGradients:
             out += block @ block.T
         return out
 
-    def combine(self, weights: np.ndarray) -> np.ndarray:
-        """float64 (width,): the sum of weights[t] * g_t."""
-        width = self.features.shape[1]
-        blocks = (self.features[:, begin : begin + CHUNK // 8] for begin in range(0, width, CHUNK // 8))
-        return np.concatenate([weights @ block.astype(np.float64) for block in blocks])
-
 
 def row_gradients(
     learner: Learner,

@@ -6,7 +6,7 @@ rows are numbered as in `Moment.turns`. Source of the quantities: arXiv 2609.348
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ def audit(
         "spearman_norm": spearman(columns["disagreement"], columns["norm"]),
         "spearman_along": spearman(columns["disagreement"], columns["along"]),
     }  # fmt: skip
-    return Audit(pd.DataFrame(rows), columns, pd.DataFrame(_checks(pool, gradients, gram, batches)), facts)
+    return Audit(pd.DataFrame(rows), columns, pd.DataFrame(_checks(pool, gram, batches)), facts)
 
 
 def rules_for(method: MethodConfig, names: Sequence[str] = ()) -> dict[str, Rule]:
@@ -155,50 +155,47 @@ def _turn_columns(pool: Candidates, gradients: RowGradients, gram: np.ndarray, a
 # identities ----------------------------------------------------------------------------------------------------------
 
 
-def _checks(
-    pool: Candidates, gradients: RowGradients, gram: np.ndarray, batches: Mapping[str, list[Batch]]
-) -> list[dict[str, Any]]:
+def _checks(pool: Candidates, gram: np.ndarray, batches: Mapping[str, list[Batch]]) -> list[dict[str, Any]]:
     """Identities on this pool. `expected`: the distance that a right identity may have, 0 but for rounding."""
-    combine = gradients.combine
     plain = {name: [batch.rows for batch in drawn] for name, drawn in batches.items() if drawn[0].weights is None}
-    sides = [("gate", "gate_only", gate_identity(pool, combine), 0.0)]
+    sides = [("gate", "gate_only", gate_identity(pool), 0.0)]
     for name, drawn in plain.items():
-        sides.append(("covariance", name, covariance_identity(drawn, len(pool), combine), 0.0))
+        sides.append(("covariance", name, covariance_identity(drawn, len(pool)), 0.0))
     if {"divopd", "divopd_base"} <= plain.keys():
         base = plain["divopd_base"]
-        sides.append(("focus minus base", "divopd", focus_identity(pool, base[0], plain["divopd"][0], combine), 0.0))
+        sides.append(("focus minus base", "divopd", focus_identity(pool, base[0], plain["divopd"][0]), 0.0))
         expected = base_sampling_error(pool, base, gram)
-        sides.append(("base", "divopd_base", base_identity(pool, base, combine), expected))
+        sides.append(("base", "divopd_base", base_identity(pool, base), expected))
     return [
-        {"identity": name, "rule": rule, "distance": _apart(*both), "expected": expected}
+        {"identity": name, "rule": rule, "distance": _apart(*both, gram), "expected": expected}
         for name, rule, both, expected in sides
     ]
 
 
-def _apart(left: np.ndarray, right: np.ndarray) -> float:
-    """Distance of two vectors over the length of the longer."""
-    length = max(float(np.linalg.norm(left)), float(np.linalg.norm(right)))
-    return float(np.linalg.norm(left - right)) / length if length else 0.0
+def _apart(left: np.ndarray, right: np.ndarray, gram: np.ndarray) -> float:
+    """Distance of two sums of gradients over the length of the longer, by the coefficients of their turns."""
+    length, other, gap = (float(np.sqrt(max(c @ gram @ c, 0.0))) for c in (left, right, left - right))
+    return gap / max(length, other) if max(length, other) else 0.0
 
 
-Combine = Callable[[np.ndarray], np.ndarray]
 Sides = tuple[np.ndarray, np.ndarray]
+"""Both sides of an identity as coefficients (n,) of the turns' gradients: equal sums, not always equal coefficients."""
 
 
-def gate_identity(pool: Candidates, combine: Combine) -> Sides:
+def gate_identity(pool: Candidates) -> Sides:
     """Uniform sampling of live rows: E[G_gate] against N_c / (N_c - D) * G, G over all rows."""
     n, live = len(pool), np.flatnonzero(pool.valid)
-    return combine(_mean(live, n)), n / len(live) * combine(np.full(n, 1 / n))
+    return _mean(live, n), np.full(n, 1 / len(live))
 
 
-def covariance_identity(drawn: Sequence[np.ndarray], n: int, combine: Combine) -> Sides:
+def covariance_identity(drawn: Sequence[np.ndarray], n: int) -> Sides:
     """E[G_batch] - G against (N_c / B) Cov_t(pi_t, g_t); expectation and pi_t over the batches that were drawn."""
-    left = combine(np.mean([_mean(rows, n) for rows in drawn], axis=0) - 1 / n)
+    left = np.mean([_mean(rows, n) for rows in drawn], axis=0) - 1 / n
     inclusion = np.mean([np.bincount(rows, minlength=n) for rows in drawn], axis=0)
-    return left, n / len(drawn[0]) * combine((inclusion - inclusion.mean()) / n)
+    return left, n / len(drawn[0]) * (inclusion - inclusion.mean()) / n
 
 
-def focus_identity(pool: Candidates, base: np.ndarray, focus: np.ndarray, combine: Combine) -> Sides:
+def focus_identity(pool: Candidates, base: np.ndarray, focus: np.ndarray) -> Sides:
     """G_focus - E[G_base | n_r] against (1 / B) sum_r n_r (T_r - n_r) / T_r (g_kept - g_dropped); n_r are `base`'s."""
     n = len(pool)
     taken, turns = _by_rollout(pool, base), _by_rollout(pool, np.flatnonzero(pool.valid))
@@ -209,12 +206,12 @@ def focus_identity(pool: Candidates, base: np.ndarray, focus: np.ndarray, combin
         if len(kept) and len(dropped):
             scale = taken[group] * (turns[group] - taken[group]) / turns[group] / len(base)
             right += scale * (_mean(kept, n) - _mean(dropped, n))
-    return combine(_mean(focus, n) - _expected_base(pool, base)), combine(right)
+    return _mean(focus, n) - _expected_base(pool, base), right
 
 
-def base_identity(pool: Candidates, drawn: Sequence[np.ndarray], combine: Combine) -> Sides:
+def base_identity(pool: Candidates, drawn: Sequence[np.ndarray]) -> Sides:
     """Mean of G_base over draws against sum_r (n_r / B) g_r, to which it tends as draws grow."""
-    return combine(np.mean([_mean(rows, len(pool)) for rows in drawn], axis=0)), combine(_expected_base(pool, drawn[0]))
+    return np.mean([_mean(rows, len(pool)) for rows in drawn], axis=0), _expected_base(pool, drawn[0])
 
 
 def base_sampling_error(pool: Candidates, drawn: Sequence[np.ndarray], gram: np.ndarray) -> float:
