@@ -33,7 +33,7 @@ from divopd.schema import SCHEMA_VERSION, SCHEMAS, turn_row
 __all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
 
 STATUSES = ("done", "diverged")
-STAGES = ("startup", "rollout", "teacher", "teacher_generation", "learner", "evaluation", "environment", "clock")
+STAGES = ("startup", "rollout", "teacher", "learner", "evaluation", "environment", "clock", "teacher_generation")
 # in the order in which `clear` removes them: a run that is half removed is neither over nor resumable, and its
 # meta.json still says whose it was
 _OWN = (

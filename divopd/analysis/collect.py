@@ -28,7 +28,9 @@ RESOURCES = {
     "wall_seconds": ("wall", "each"),  # learner step + read
     "explorer_seconds": ("explorer_seconds", "running"),
     "teacher_seconds": ("teacher_seconds", "running"),
+    "teacher_generation_seconds": ("teacher_generation_seconds", "running"),  # where the teacher acts
 }
+TEACHER_ACTS = ("takeovers", "teacher_turns", "teacher_generated_tokens")  # running totals of what is no cost by itself
 COSTS = ["updates", *RESOURCES]
 
 
@@ -55,6 +57,9 @@ def curve(run: Run) -> pd.DataFrame:
     for name, (column, kind) in RESOURCES.items():
         at = metrics.cumulative_at if kind == "each" else metrics.running_at
         out[name] = at(out["version"], updates[column])
+    for name in TEACHER_ACTS:
+        out[name] = metrics.running_at(out["version"], updates[name])
+    out["rollouts"] = out["explorer_step"] * run.config.pipeline.tasks_per_step * run.config.pipeline.runs_per_task
     return _keyed(run, out)
 
 
@@ -62,17 +67,23 @@ def diagnostics(run: Run) -> dict[str, Any]:
     """Batch composition averaged over updates, and what became of the turns, of one run."""
     u, t = run.updates, run.turns
     means = ["rollouts", "effective_rollouts", "top_rollout_token_share", "turns_per_rollout", "dead_row_share",
-             "kl_per_token", "mean_age", "grad_norm", "learner_seconds", "read_wait", "queue_length"]  # fmt: skip
+             "kl_per_token", "mean_age", "grad_norm", "learner_seconds", "read_wait", "queue_length",
+             "horizon"]  # fmt: skip
     out: dict[str, Any] = {name: u[name].mean() for name in means}
     # a run that diverged at once has no update: its totals are zero
     last: Any = u.iloc[-1] if len(u) else dict.fromkeys(u.columns, 0)
     trained = int(u["valid_tokens"].sum())
     student = t[t["actor"] == "student"]
+    by_teacher = t["actor"] == "teacher"
+    taken_over = by_teacher.groupby([t[name] for name in ("explorer_batch", "task_index", "run")]).any()
     out |= {
         "updates": len(u),
         "load": last["arrival_rate"] / last["drain_rate"] if last["drain_rate"] > 0 else np.nan,
         "stale_rows": int(last["stale_rows"]),
         "teacher_tokens_scored_over_trained": last["teacher_tokens"] / trained if trained else np.nan,
+        **{name: last[name] for name in (*TEACHER_ACTS, "teacher_generation_seconds")},
+        "teacher_turn_share": float(by_teacher.mean()),
+        "taken_over_rollout_share": float(taken_over.mean()),
         **selection_use(student),
     }
     return {**run.key, "status": run.status["status"], **out, **run.provenance}

@@ -29,9 +29,16 @@ LOOKS = {
     "divopd_k_inf": Look("DivOPD, k = ∞", _RED, (0, (3, 1, 1, 1, 1, 1)), "X", "oo"),
     "divopd_base": Look("DivOPD-Base", _ORANGE, (0, (1, 1.2)), "s", "///"),
     "divopd": Look("DivOPD", _BLUE, "-", "D", "\\\\\\"),
+    # colours beyond these: Paul Tol's muted scheme
+    "vanilla_recovery": Look("Vanilla OPD + R", "#000000", (0, (4, 2)), "p", "--"),
+    "divopd_base_recovery": Look("DivOPD-Base + R", "#8C5A00", (0, (1, 1.2)), "h", "//"),
+    "divopd_recovery": Look("DivOPD + R", "#332288", "-", "*", "**"),
+    "tcod_f2b": Look("TCOD-F2B", "#117733", (0, (5, 1)), "<", "||"),
+    "turnopd": Look("TurnOPD", "#882255", (0, (6, 1, 1, 1)), ">", "OO"),
+    "guided_opd": Look("Guided-OPD", "#B8A900", (0, (2, 1)), "d", "xxx"),
 }
 _SPARE = (_PINK, _GREEN, _RED, _SKY)
-_SPARE_MARKERS = ("<", ">", "p", "h", "*", "d")
+_SPARE_MARKERS = ("8", "H", "4", "1", "2", "3")
 
 
 def ordered(methods: Iterable[str]) -> list[str]:

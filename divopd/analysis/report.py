@@ -16,7 +16,8 @@ from divopd.runlog import STAGES, RunLogError, read_json
 from divopd.suite import SettingSpec, SuiteError, expand, read_setting, read_yaml, suite_spec
 
 CSVS = ("curves", "summary", "diagnostics", "speedups", "timings")
-FIGURES = ("learning_curves", "efficiency", "batch_diagnostics", "speedup_by_target")
+FIGURES = ("learning_curves", "efficiency", "batch_diagnostics", "speedup_by_target", "recovery_tradeoff",
+           "takeovers_over_training")  # fmt: skip
 TABLES = ("main", "aggregate", "scores", "diagnostics")
 
 
@@ -93,7 +94,7 @@ def _tables(out: Path) -> list[str]:
 
 
 def _figures(out: Path, folder: Path) -> list[str]:
-    from divopd.analysis import figures
+    from divopd.analysis import figures, recovery
 
     curves, summary, diagnostics, speedups = (_load(out, name) for name in CSVS[:4])
     counterparts = _counterparts(summary)
@@ -102,6 +103,8 @@ def _figures(out: Path, folder: Path) -> list[str]:
         "efficiency": lambda: figures.efficiency(tables.main_table(summary, counterparts).frame, counterparts),
         "batch_diagnostics": lambda: figures.batch_diagnostics(diagnostics, counterparts),
         "speedup_by_target": lambda: figures.speedup_by_target(speedups, summary),
+        "recovery_tradeoff": lambda: recovery.recovery_tradeoff(summary, diagnostics),
+        "takeovers_over_training": lambda: recovery.takeovers_over_training(curves),
     }
     return [f"{len(figures.draw(makers, folder))} figures -> {folder}/*.{{png,pdf}}"]
 

@@ -48,6 +48,8 @@ rule figures:
         multiext(f"{FIGURES}/efficiency", ".png", ".pdf"),
         multiext(f"{FIGURES}/batch_diagnostics", ".png", ".pdf"),
         multiext(f"{FIGURES}/speedup_by_target", ".png", ".pdf"),
+        multiext(f"{FIGURES}/recovery_tradeoff", ".png", ".pdf"),
+        multiext(f"{FIGURES}/takeovers_over_training", ".png", ".pdf"),
     log:
         f"{RESULTS}/logs/figures.log",
     conda:
