@@ -16,7 +16,7 @@ from divopd.envs.scienceworld.transcripts import Answer, shared_store
 
 MAX_ACTION = 300
 """Characters of an action that reach the game; its longest commands are shorter."""
-_REFUSED = (UNPARSED, EMPTY.strip(), "ERROR: Unknown response", "ERROR: Value out of range", CRASHED)
+_REFUSED = (UNPARSED, EMPTY, CRASHED)
 _CHOICE = re.compile(r"^(\d+):\t(.*)$", re.MULTILINE)
 _WHERE = re.compile(r"\s*\([^()]*\)")
 
