@@ -334,6 +334,14 @@ def test_what_cannot_be_made_again_is_one_line(tiny_cell: Any, tmp_path_factory:
     run_dir = finished("divopd", tiny_cell, tmp_path_factory, runs)
     with pytest.raises(RunLogError, match="no update 6: choose --update from 0 to 5"):
         rebuild(run_dir, 6, quiet)
+    config = run_dir / "config.yaml"
+    plain = config.read_text()
+    config.write_text(plain.replace("reduction: row_mean", "reduction: token_mean"))
+    try:
+        with pytest.raises(RunLogError, match="another loss .*token_mean"):
+            rebuild(run_dir, 3, quiet)
+    finally:
+        config.write_text(plain)
     kept = (run_dir / "turns.parquet").read_bytes()
     table = read_table(run_dir, "turns")
     scores = table.column("student_nll").to_pylist()

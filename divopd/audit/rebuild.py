@@ -18,7 +18,7 @@ import numpy as np
 
 from divopd import runlog
 from divopd.candidates import gate
-from divopd.config import RunConfig
+from divopd.config import LossConfig, RunConfig
 from divopd.learner import Learner
 from divopd.pool import Pool
 from divopd.runlog import RunLogError
@@ -84,10 +84,13 @@ class _Rerun(Trainer):
 def rebuild(run_dir: Path, update: int, progress: Progress) -> Moment:
     """The pool of update `update` and the learner's weights at it.
 
-    Raises RunLogError, in one line, where the run is unfinished or of another code, lacks that update, or where what is
-    rebuilt differs from turns.parquet.
+    Raises RunLogError, in one line, where the run is unfinished, of another code or another loss than the paper's,
+    lacks that update, or where what is rebuilt differs from turns.parquet.
     """
     config = runlog.read_config(run_dir)
+    if config.method.loss != LossConfig():  # s(u) and the row gradients are those of the paper's loss
+        loss = f"{config.method.loss.name}, {config.method.loss.reduction}"
+        raise RunLogError(f"{run_dir} was trained on another loss ({loss}); audit a run of the paper's loss")
     done = int(runlog.read_json(run_dir, "status.json")["updates"])
     if not 0 <= update < done:
         raise RunLogError(f"{run_dir} has no update {update}: choose --update from 0 to {done - 1}")
