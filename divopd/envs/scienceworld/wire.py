@@ -57,7 +57,11 @@ class Wire:
     def send(self, *commands: str) -> list[Value]:
         """The commands' answers, in one trip. Raises `JavaError` of the first that failed, after all were done."""
         self._socket.sendall("".join(commands).encode())
-        lines = [self._answers.readline() for _ in commands]
+        lines = []
+        for _ in commands:
+            # py4j's side holds a second small answer back until the first is acknowledged, which waits 40 ms by default
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            lines.append(self._answers.readline())
         if not lines[-1].endswith(b"\n"):
             raise ConnectionError("Java closed the connection")
         return [_value(line[:-1].decode()) for line in lines]
