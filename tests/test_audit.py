@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from divopd.analysis.audit import with_reported
+from divopd.analysis.audit import checks_table, with_reported
 from divopd.audit.gradients import CountSketch, RowGradients, row_gradients
 from divopd.audit.measure import (
     Batch,
@@ -379,8 +379,20 @@ def test_the_command(tiny_cell: Any, tmp_path_factory: Any, runs: dict[str, Path
 
 
 def test_the_papers_numbers_stand_beside():
-    frame = with_reported(pd.DataFrame({"rule": ["oracle", "divopd", "vanilla"]}), "webshop")
-    assert frame["rule"].tolist() == ["vanilla", "divopd", "oracle"]
+    frame = with_reported(pd.DataFrame({"rule": ["oracle", "divopd", "vanilla", "uniform"]}), "webshop")
+    assert frame["rule"].tolist() == ["vanilla", "divopd", "uniform", "oracle"]
+    frame = frame.drop(index=2)
     assert frame["reported_projection"].tolist() == [1.32, 1.47, 3.3]
     assert frame["reported_cosine"].tolist() == [0.61, 0.64, 0.84]
     assert set(reported("gradient_alignment")["env"]) == {"alfworld", "scienceworld", "webshop"}
+
+
+def test_the_page_shows_the_worst_of_each_identity():
+    checks = pd.DataFrame({
+        "identity": ["gate", "covariance", "covariance"], "rule": ["gate_only", "vanilla", "divopd"],
+        "distance": [0.0, 1e-9, 2e-3], "expected": 0.0,
+    })  # fmt: skip
+    assert checks_table(checks).rows == [
+        ["gate", "Gate only", "0.0e+00", "rounding"],
+        ["covariance", "largest of 2 rules", "2.0e-03", "rounding"],
+    ]
