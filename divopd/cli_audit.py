@@ -67,9 +67,3 @@ def sweep(results_dir: Path, suite_file: Path, figures: Path | None) -> None:
 
     for line in work(results_dir, suite_file, figures or results_dir / "figures"):
         click.echo(line)
-
-
-if __name__ == "__main__":
-    from divopd.cli import Main
-
-    Main("divopd", commands=[audit, sweep]).main()

@@ -22,7 +22,7 @@ rule audit:
         run=lambda wildcards: RUNS.format(**{key: wildcards[key] for key in ("setting", "env", "method", "seed")}),
         out=above(0),
     shell:
-        "python -m divopd.cli_audit audit {params.run} --update {wildcards.at} --out {params.out}"
+        "python -m divopd.cli audit {params.run} --update {wildcards.at} --out {params.out}"
         " --progress lines 2>&1 | tee {log}"
 
 

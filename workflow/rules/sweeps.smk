@@ -21,5 +21,5 @@ rule sweep:
         sweep=config.get("sweep"),
         figures=lambda wildcards, output: Path(output[-1]).parent.as_posix(),
     shell:
-        "python -m divopd.cli_audit sweep {params.results} --suite {input.suite} --figures {params.figures} 2>&1"
+        "python -m divopd.cli sweep {params.results} --suite {input.suite} --figures {params.figures} 2>&1"
         " | tee {log}"
