@@ -84,11 +84,16 @@ class Java:
         except OSError as error:
             raise EnvError(f"options.java: {command[0]} does not run: {error.strerror}") from error
         assert self._process.stdout is not None
-        port = self._process.stdout.readline()
-        if not port.strip().isdigit():
+        # a Java that has something to warn of does it on the same stream
+        port = said = b""
+        for said in self._process.stdout:
+            if said.strip().isdigit():
+                port = said
+                break
+        if not port:
             self._process.kill()
             self._process.wait()
-            raise EnvError(f"{command[0]} cannot run ScienceWorld: {port.decode().strip() or self.last_words()}")
+            raise EnvError(f"{command[0]} cannot run ScienceWorld: {said.decode().strip() or self.last_words()}")
         self._wire = Wire(int(port))
         # The game prints every step. Scala keeps what System.out is when it is first used, so this comes first.
         nothing = self.ref(call("java.io.OutputStream", "nullOutputStream"))
