@@ -29,8 +29,9 @@ laptop: suite                   ## the same for the laptop suite (hours)
 suite: $(STAMP)
 	$(BIN)/snakemake --cores $(CORES) --configfile $(SUITE)
 
-models: $(STAMP)              ## make the small checkpoints again (an hour on two cores)
-	$(BIN)/divopd models experiments/models/alfworld.yaml --out models/alfworld
+models: $(STAMP)              ## make the small checkpoints again (two hours on two cores)
+	@for env in alfworld scienceworld webshop; do \
+	  $(BIN)/divopd models experiments/models/$$env.yaml --out models/$$env --work .cache/recipe/$$env || exit 1; done
 
 test: lint                      ## ruff, mypy and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -7,13 +7,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
 from ..config import EnvConfig, RunConfig
-from .registry import eval_tasks, make_envs, train_tasks
+from .registry import eval_tasks, make_envs, plugin, train_tasks
 
 
 def tasks_of(cells: Iterable[RunConfig]) -> list[tuple[EnvConfig, list[str]]]:
-    """Distinct tasks of the cells by environment, which panel and training range are no part of here."""
+    """Distinct tasks of the cells by environment that compiles; panel and training range are no part of one here."""
     found: dict[str, tuple[EnvConfig, dict[str, None]]] = {}
     for cell in cells:
+        if not plugin(cell.env.name).COMPILES:
+            continue
         same = cell.env.model_copy(update={"train_tasks": "", "eval_panel": ""})
         _, tasks = found.setdefault(same.model_dump_json(), (same, {}))
         tasks |= dict.fromkeys([*train_tasks(cell.env), *eval_tasks(cell.env, cell.evaluation.episodes)])

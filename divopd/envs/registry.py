@@ -1,7 +1,7 @@
 """Environments and task lists by configuration; each environment's packages are imported only when it is asked for.
 
 An environment is a folder divopd/envs/<name>/ whose plugin.py fills one seam: `Options` (what `env.options` may hold),
-`make` (environments), `tasks` (a named split), and for small models `style` (few words), `words` (their tokenizer's),
+`COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), and for small models `style` (few words), `words` (their tokenizer's),
 `players` (expert and novice, which label states) and `short` (the response that stands for a command).
 """
 
@@ -27,6 +27,7 @@ class Plugin(Protocol):
     """See the module."""
 
     Options: type[Strict]
+    COMPILES: bool  # loading a task once saves time whenever it is loaded again
 
     def make(self, config: EnvConfig, count: int) -> list[TextEnv]: ...
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from divopd.prompts import Style
 
 
+COMPILES = True
+
+
 class Options(Strict):
     """ALFWorld has no options of its own; the size of generated rooms is `env.size`."""
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from divopd.cloning.demos import Labeller
     from divopd.prompts import Style
 
-__all__ = ["Options", "make", "players", "short", "style", "tasks", "words"]
+__all__ = ["COMPILES", "Options", "make", "players", "short", "style", "tasks", "words"]
+
+COMPILES = False  # a game is loaded anew for every episode that does something new
 
 
 def make(config: EnvConfig, count: int) -> list[TextEnv]:
