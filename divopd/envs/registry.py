@@ -1,8 +1,9 @@
 """Environments and task lists by configuration; each environment's packages are imported only when it is asked for.
 
 An environment is a folder divopd/envs/<name>/ whose plugin.py fills one seam: `Options` (what `env.options` may hold),
-`COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), and for small models `style` (few words), `words` (their tokenizer's),
-`players` (expert and novice, which label states) and `short` (the response that stands for a command).
+`COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), and for small
+models `style` (few words), `words` (their tokenizer's), `players` (expert and novice, which label states) and `short`
+(the response that stands for a command).
 """
 
 from __future__ import annotations
