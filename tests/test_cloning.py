@@ -68,7 +68,7 @@ def test_collected_labels_are_the_experts(tokenizer, game_cache):
     env = make_envs(EnvConfig(cache_dir=str(game_cache)), 1)[0]
     renderer = Renderer(tokenizer, make_style(PromptConfig(), "alfworld"))
 
-    def encode(command):
+    def encode(command, allowed=()):
         return (*tokenizer.encode(compact_action(command)), renderer.eos)
 
     [demo] = collect([env], Expert, renderer, ["gen/train/1"], encode, ("seed",), mistakes=0.3, max_turns=12)

@@ -17,8 +17,8 @@ from ..policies.base import Policy
 from ..prompts import Renderer
 from ..seeds import rng
 
-Encode = Callable[[str], tuple[int, ...]]
-"""The response tokens that stand for a command."""
+Encode = Callable[[str, tuple[str, ...]], tuple[int, ...]]
+"""The response tokens that stand for a command among the allowed ones."""
 
 
 class Labeller(Protocol):
@@ -90,7 +90,7 @@ def collect(
     max_turns: int = 30,
     response_tokens: int = 8,
 ) -> list[Demo]:
-    """Play each task once; `encode(command)` gives the response tokens that stand for a command.
+    """Play each task once; `encode(command, allowed)` gives the response tokens that stand for a command.
 
     A policy, if given, acts for the first `policy_turns` turns; else, and after that, the actor's distribution (the
     expert's own, if there is no other) is sampled, with probability `mistakes` a uniform allowed action instead.
@@ -134,10 +134,10 @@ def _advance(play: _Play, renderer: Renderer, encode: Encode, sample: Any, slip:
         weights = np.array([wish[name] for name in names])
         wild = play.draws.random() < slip
         action = names[play.draws.integers(len(names))] if wild else names[_draw(play.draws, weights)]
-        response, truncated = list(encode(action)), False
+        response, truncated = list(encode(action, play.allowed)), False
     options: dict[tuple[int, ...], float] = {}
     for command, weight in opinion.items():
-        key = encode(command)
+        key = encode(command, play.allowed)
         options[key] = options.get(key, 0.0) + weight
     _label(play.demo, len(play.tokens), response, options)
     step = play.env.step(action)

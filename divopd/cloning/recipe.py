@@ -193,8 +193,8 @@ def _play_share(
     make: dict[str, Callable[[], Labeller]] = env_kind.players(habits)
     known: dict[str, tuple[int, ...]] = {}
 
-    def encode(command: str) -> tuple[int, ...]:
-        text = env_kind.short(command)
+    def encode(command: str, allowed: tuple[str, ...]) -> tuple[int, ...]:
+        text = env_kind.short(command, allowed)
         if text not in known:
             known[text] = (*tokenizer.encode(text, add_special_tokens=False), renderer.eos)
         return known[text]

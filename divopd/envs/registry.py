@@ -3,7 +3,7 @@
 An environment is a folder divopd/envs/<name>/ whose plugin.py fills one seam: `Options` (what `env.options` may hold),
 `COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), and for small
 models `style` (few words), `words` (their tokenizer's), `players` (expert and novice, which label states) and `short`
-(the response that stands for a command).
+(the response that stands for a command among the allowed ones).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Plugin(Protocol):
 
     def players(self, habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]: ...
 
-    def short(self, command: str) -> str: ...
+    def short(self, command: str, allowed: tuple[str, ...]) -> str: ...
 
 
 def plugin(name: str) -> Plugin:

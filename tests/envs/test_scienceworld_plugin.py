@@ -78,6 +78,6 @@ def test_settings_hold_the_paper_s_numbers(
     setting = read_setting(SETTINGS / f"scienceworld-{name}.yaml")
     assert (setting.cap, setting.reported, setting.config.get("target")) == (cap, reported, target)
     env = EnvConfig.model_validate(setting.config["env"])
-    assert env.max_turns == 30
+    assert env.max_turns == (30 if reported else 20)
     assert len(train_tasks(env.model_copy(update={"train_tasks": str(ROOT / env.train_tasks)}))) >= 192
     assert setting.config.get("evaluation", {"episodes": 256})["episodes"] == 256

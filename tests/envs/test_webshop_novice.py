@@ -29,8 +29,8 @@ def expert(*trail: tuple[str, str]) -> Expert:
 
 def test_searches_for_the_bare_type():
     chances = novice(vague=0.7).distribution(("search[<query>]",))
-    assert chances["search[boots]"] == pytest.approx(0.7 + 0.3 * (0.03 + 0.02 / 4))
-    assert chances[FULL] == pytest.approx(0.3 * (0.82 + 0.02 / 4))
+    assert chances["search[boots]"] == pytest.approx(0.7 + 0.3 * (0.03 + 0.02 / 3))
+    assert chances[FULL] == pytest.approx(0.3 * (0.82 + 0.02 / 3))
     assert sum(chances.values()) == pytest.approx(1)
 
 

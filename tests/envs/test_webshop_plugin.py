@@ -12,7 +12,6 @@ from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, TextEnv
 from divopd.envs.registry import make_envs, train_tasks
 from divopd.envs.webshop import plugin
-from divopd.envs.webshop.generate import generate_catalogue
 from divopd.suite import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,11 +36,9 @@ def test_options_are_checked(options):
         EnvConfig(name="webshop", options=options)
 
 
-def test_words_are_distinct_and_names_cover_the_catalogue():
+def test_words_are_distinct_and_few():
     words, names = plugin.words()
-    assert len(set(words)) == len(words) and len(names) == 40
-    numbers = {int(product["asin"][-2:]) for product in generate_catalogue().products}
-    assert {f"item {number}" for number in numbers} == set(names)
+    assert len(set(words)) == len(words) < 300 and names == []
 
 
 def test_players_take_four_habits():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from divopd.envs.webshop.expert import NEXT, RESTART
 
-GOAL = "i need a pair of arched vegan boots in black and with wide width, and price lower than 110.00 dollars"
+GOAL = (
+    "please show me a pair of boots in black and with wide width, and they should be arched and vegan, and price lower "
+    "than 110.00 dollars"
+)
 START = f"WebShop [SEP] Instruction:  [SEP] {GOAL} [SEP] Search"
 HEAD = f"Instruction: [SEP] {GOAL} [SEP] Back to Search [SEP] "
-FULL, PLAIN, TURNED = (
-    "search[arched vegan boots black wide]",
-    "search[arched vegan boots]",
-    "search[boots arched vegan black wide]",
-)
+FULL, PLAIN = "search[boots black wide arched vegan]", "search[boots arched vegan]"
 
 
 def results(*rows: tuple[str, str, str], page: int = 1) -> str:

@@ -59,7 +59,7 @@ def players(habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]:
     return {"expert": Expert, "novice": partial(Novice, *(habits or (0.0, 0.0, 0.0, 0.0)))}
 
 
-def short(command: str) -> str:
+def short(command: str, allowed: tuple[str, ...]) -> str:
     from divopd.envs.scienceworld.compact import compact_action
 
     return compact_action(command)

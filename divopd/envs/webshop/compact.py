@@ -1,49 +1,54 @@
-"""WebShop in few words, for small models on the generated catalogue: an episode is about 120 tokens instead of 2,500.
+"""WebShop in few words, for small models on the generated catalogue: an episode is about 100 tokens instead of 2,500.
 
-A result is its title's content words, its price and its number within its type ("quiet foldable speaker backlit, 30
-item 7"), prices are rounded up to tens, which is exact because limits are tens; "pick speaker item 7" stands for the
-click on its ASIN. The words of a page come from the page alone, and what a page has shown is not shown again.
+A result is "over" if its price is above the goal's limit, what its title has of the goal's words, its type, and its
+rank: "over quiet foldable speaker third". The goal stands on every page, so a page is enough to say so. "pick third" is
+the click on that result's ASIN. What a page has shown is not shown again.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 from dataclasses import dataclass
 
 from divopd.envs.base import Observation, Step
-from divopd.envs.webshop.generate import name_of
-from divopd.envs.webshop.lexicon import CONTENT_WORDS, OPTION_WORDS
+from divopd.envs.webshop.lexicon import CONTENT_WORDS, KIND_WORDS, OPTION_WORDS
 
 SEPARATOR = " [SEP] "
-OBSERVATION_WORDS = ["task", "page", "view", "has", "start", "text", "ok", "fail", "nothing"]
+OBSERVATION_WORDS = ["task", "page", "over", "view", "has", "start", "text", "ok", "fail", "nothing"]
 ACTION_WORDS = ["search", "pick", "choose", "buy", "back", "next", "restart", "read"]
 SUBPAGES = ["description", "features", "reviews", "attributes"]
-NUMBERS = [str(n) for n in (*range(1, 10), *range(10, 221, 10))]  # pages, and dollars
+NUMBERS = [str(n) for n in range(1, 7)]  # pages
+RANKS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 _FIXED = {"buy now": "buy", "< prev": "back", "next >": "next", "back to search": "restart"}
 _PAGE = re.compile(r"Page (\d+) \(Total results: \d+\)")
 _DOLLARS = re.compile(r"\$(\d+(?:\.\d+)?)")
 _LIMIT = re.compile(r"price lower than (\d+)")
 _VALUES = frozenset(OPTION_WORDS)
+_ASIN = re.compile(r"click\[(b[0-9][a-z0-9]{8})\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What a page tells of a product: content words of its title, and dollars rounded up to tens (0: no price)."""
+    """What a page tells of a product: content words of its title, and its price (the end of a range; 0: none)."""
 
     asin: str
     words: tuple[str, ...]
-    dollars: int
+    dollars: float
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page as its text shows it. `kind`: search, results, item, text (a sub-page of an item) or other.
 
-    `groups`: option group to the values offered, of an item page. The text does not tell an item page's ASIN ("").
+    `goal` stands on every page but the last. `groups`: option group to the values offered, of an item page, whose text
+    does not tell its ASIN ("").
     """
 
     kind: str
+    goal: str = ""
     number: int = 0
     results: tuple[Product, ...] = ()
     product: Product | None = None
@@ -55,49 +60,58 @@ def content_words(text: str) -> tuple[str, ...]:
     return tuple(word for word in re.findall(r"[a-z]+", text.lower()) if word in CONTENT_WORDS)
 
 
-def price_limit(goal: str) -> int | None:
-    """The goal's limit in dollars, None where it names none."""
+def price_limit(goal: str) -> float:
+    """The goal's limit in dollars, infinity where it names none."""
     found = _LIMIT.search(goal)
-    return int(found.group(1)) if found else None
+    return float(found.group(1)) if found else math.inf
 
 
 @functools.lru_cache(maxsize=256)  # style, expert and actor read the same page
 def read_page(text: str) -> Page:
     """Understand a page of the text mode."""
     parts = text.split(SEPARATOR)
+    goal = next((told for label, told in itertools.pairwise(parts) if label.strip() == "Instruction:"), "")
     numbered = next((found for part in parts if (found := _PAGE.fullmatch(part))), None)
     if numbered:
-        rows = [i for i, part in enumerate(parts[:-2]) if name_of(part) and "$" in parts[i + 2]]
+        rows = [i for i, part in enumerate(parts[:-2]) if len(part) == 10 and "$" in parts[i + 2]]
         return Page(
-            "results", int(numbered.group(1)), tuple(_product(parts[i], parts[i + 1], parts[i + 2]) for i in rows)
+            "results", goal, int(numbered.group(1)), tuple(_product(parts[i], parts[i + 1], parts[i + 2]) for i in rows)
         )
     if "Buy Now" in parts:
         at = next(i for i, part in enumerate(parts) if part.startswith("Price: "))
         offered = parts[parts.index("< Prev") + 1 : at - 1]
-        return Page("item", product=_product("", parts[at - 1], parts[at]), groups=_groups(offered))
+        return Page("item", goal, product=_product("", parts[at - 1], parts[at]), groups=_groups(offered))
     if "< Prev" in parts:
-        return Page("text")
-    return Page("search" if parts[-1] == "Search" else "other")
+        return Page("text", goal)
+    return Page("search" if parts[-1] == "Search" else "other", goal)
 
 
 def compact_page(page: Page) -> str:
     """One page in few words."""
     if page.kind == "results":
-        return " ".join([f"page, {page.number}", *map(_line, page.results)] if page.results else ["nothing"])
+        lines = [f"{_described(product, page.goal)} {rank}" for product, rank in zip(page.results, RANKS, strict=False)]
+        return " ".join([f"page, {page.number}", *lines] if lines else ["nothing"])
     if page.kind == "item" and page.product is not None:
         values = [value for _, offered in page.groups for value in offered]
-        return f"view {_described(page.product)} has {' '.join(values)}"
+        return f"view {_described(page.product, page.goal)} has {' '.join(values)}"
     return {"search": "start", "text": "text"}.get(page.kind, "")
 
 
-def compact_action(command: str) -> str:
-    """A command in few words: "search quiet speaker", "pick speaker item 7", "choose red", "buy", "back", ..."""
+def product_of(command: str) -> str | None:
+    """The ASIN in lower case that a command clicks on, if it does."""
+    found = _ASIN.fullmatch(command)
+    return found.group(1) if found else None
+
+
+def compact_action(command: str, allowed: tuple[str, ...]) -> str:
+    """A command in few words: "search quiet speaker", "pick third", "choose red", "buy", "back", ..."""
     name, _, rest = command.partition("[")
     argument = rest.removesuffix("]")
     if name == "search":
         return f"search {argument}"
-    if named := name_of(argument):
-        return f"pick {named[0]} item {named[1]}"
+    if product_of(command):
+        listed = [other for other in allowed if product_of(other)]
+        return f"pick {RANKS[listed.index(command)]}" if command in listed else command
     if argument in SUBPAGES:
         return f"read {argument}"
     return _FIXED.get(argument, f"choose {argument}")
@@ -107,17 +121,16 @@ class CompactStyle:
     """See the module: goal, then one short line a turn."""
 
     def first(self, observation: Observation) -> str:
-        limit = price_limit(observation.goal)
-        return f"task {' '.join(content_words(observation.goal))}" + ("" if limit is None else f", {limit}")
+        return f"task {' '.join(content_words(observation.goal))}"
 
     def follow(self, action: str, step: Step) -> str:
         """A page of results that one returns to is named by its number, and the answer to a choice is "ok"."""
         if not step.valid:
             return "fail"
         page = read_page(step.text)
-        if page.kind == "results" and action == "click[< prev]":
+        if page.results and action == "click[< prev]":
             return f"page, {page.number}"
-        if page.kind == "item" and not compact_action(action).startswith("pick "):
+        if page.kind == "item" and not product_of(action):
             return "ok"
         return compact_page(page)
 
@@ -126,22 +139,20 @@ class CompactStyle:
         text = " ".join(response.split())
         if text.startswith("search "):
             return f"search[{text.removeprefix('search ')}]"
-        return next((command for command in allowed if compact_action(command) == text), text)
+        return next((command for command in allowed if compact_action(command, allowed) == text), text)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _product(asin: str, title: str, price: str) -> Product:
-    dollars = max(map(float, _DOLLARS.findall(price)), default=0.0)
-    return Product(asin.lower(), content_words(title), int(-(-dollars // 10) * 10))
+    return Product(asin.lower(), content_words(title), max(map(float, _DOLLARS.findall(price)), default=0.0))
 
 
-def _described(product: Product) -> str:
-    return f"{' '.join(product.words)}, {product.dollars}"
-
-
-def _line(product: Product) -> str:
-    named = name_of(product.asin)
-    return f"{_described(product)} item {named[1] if named else 0}"
+def _described(product: Product, goal: str) -> str:
+    """Is it too dear, what has it of the goal's words, and its type."""
+    wanted = content_words(goal)
+    over = ["over"] if product.dollars > price_limit(goal) else []
+    kinds = [word for word in product.words if word in KIND_WORDS]
+    return " ".join([*over, *(word for word in product.words if word in wanted and word not in kinds), *kinds])
 
 
 def _groups(parts: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from divopd.envs.base import EnvError
-from divopd.envs.webshop.compact import Page, Product, content_words, price_limit, read_page
-from divopd.envs.webshop.generate import name_of
+from divopd.envs.webshop.compact import Page, Product, content_words, price_limit, product_of, read_page
 from divopd.envs.webshop.lexicon import ATTRIBUTE_WORDS, KIND_WORDS, OPTION_WORDS
 
 RESTART, NEXT, BACK, BUY = "click[back to search]", "click[next >]", "click[< prev]", "click[buy now]"
@@ -22,12 +21,13 @@ _FULL = 10  # results on a page that is not the last
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the goal's sentence asks for; `limit` in dollars, None without one."""
+    """What the goal's sentence asks for; `words` in its order, `limit` in dollars."""
 
+    words: tuple[str, ...]
     kind: str
     attributes: tuple[str, ...]
     options: tuple[str, ...]
-    limit: int | None
+    limit: float
 
     @classmethod
     def parse(cls, goal: str) -> Wish:
@@ -37,6 +37,7 @@ class Wish:
         if not kinds:
             raise EnvError(f"the expert knows the generated catalogue alone; it finds no product type in {goal!r}")
         return cls(
+            words,
             kinds[0],
             tuple(word for word in words if word in ATTRIBUTE_WORDS),
             tuple(word for word in words if word in OPTION_WORDS),
@@ -45,16 +46,12 @@ class Wish:
 
     def fits(self, product: Product) -> bool:
         """Type, attributes and price; options are not in a title."""
-        within = self.limit is None or product.dollars <= self.limit
-        return within and {self.kind, *self.attributes} <= set(product.words)
+        return product.dollars <= self.limit and {self.kind, *self.attributes} <= set(product.words)
 
     def queries(self) -> tuple[str, ...]:
-        """Searches worth trying, best first: all words, without the options, the type first."""
-        words = (*self.attributes, self.kind)
-        return tuple(
-            f"search[{' '.join(query)}]"
-            for query in ((*words, *self.options), words, (self.kind, *self.attributes, *self.options))
-        )
+        """Searches worth trying, best first: the goal's words in their order, then without the options."""
+        plain = [word for word in self.words if word not in self.options]
+        return tuple(f"search[{' '.join(query)}]" for query in (self.words, plain))
 
 
 @dataclass(slots=True)
@@ -77,8 +74,8 @@ class Trail:
             self.query, self.pages = action, {}
         elif page.kind == "item" and self.page.kind == "item":
             self.chosen.update({group: argument for group, values in page.groups if argument in values})
-        elif page.kind == "item" and name_of(argument):
-            self.item, self.chosen = argument, {}
+        elif page.kind == "item" and (asin := product_of(action)):
+            self.item, self.chosen = asin, {}
         if page.kind == "results":
             self.pages[page.number] = page
         self.page = page

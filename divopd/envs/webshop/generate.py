@@ -4,26 +4,23 @@ Forty product types with a few dozen products each, which differ in attributes, 
 one or two attributes, one or two options and (added when goals are loaded) a price limit; a handful of products
 satisfy its attributes, few of them all of it, so that the first hit of a vague search is usually wrong.
 
-The last two digits of an ASIN number the product within its type, the two after "B0" number the type: names that a
-small model can copy. Which products serve training, evaluation and cloning is decided here too (`split_of`).
+Which products serve training, evaluation and cloning is decided here too (`split_of`).
 """
 
 from __future__ import annotations
 
-import functools
 import random
 import string
 from dataclasses import dataclass
 from typing import Any
 
 from divopd.envs.base import EnvError
-from divopd.envs.webshop.lexicon import DEPARTMENTS, GROUPS, INSTRUCTIONS, KIND_WORDS, MAKERS, TITLES, Department, Kind
+from divopd.envs.webshop.lexicon import DEPARTMENTS, GROUPS, INSTRUCTIONS, MAKERS, TITLES, Department, Kind
 from divopd.seeds import seed as named_seed
 
 SPLITS = {"eval": (0, 160), "train": (160, 860), "clone": (860, None)}
 """Positions in the catalogue: products of the panel, of the suites' training tasks, and of the demonstrations."""
-MAX_PER_KIND = 40
-_MIN_PER_KIND = 25
+MIN_PER_KIND = 25
 _RANGE_SHARE = 0.06  # products whose price is a range
 _ONE_ATTRIBUTE = 0.2  # wishes that name one attribute instead of two
 _ONE_OPTION = 0.3
@@ -46,11 +43,10 @@ class Catalogue:
 def generate_catalogue(seed: int = 0, per_kind: int = 40, wishes: int = 4) -> Catalogue:
     """`per_kind` products of each of the 40 types in random order, `wishes` instructions a product.
 
-    Raises `EnvError` unless 25 <= per_kind <= 40 and wishes >= 1: fewer products leave wishes without rivals; more
-    would lengthen the list of names that small models must know.
+    Raises `EnvError` unless per_kind >= 25 and wishes >= 1: fewer products leave wishes without rivals.
     """
-    if not _MIN_PER_KIND <= per_kind <= MAX_PER_KIND:
-        raise EnvError(f"products a type must be between {_MIN_PER_KIND} and {MAX_PER_KIND}, got {per_kind}")
+    if per_kind < MIN_PER_KIND:
+        raise EnvError(f"products a type must be at least {MIN_PER_KIND}, got {per_kind}")
     if wishes < 1:
         raise EnvError(f"a product needs at least one instruction, got {wishes}")
     rng = random.Random(named_seed("webshop-catalogue-1", seed, per_kind, wishes))
@@ -68,20 +64,18 @@ def split_of(position: int) -> str:
     return next(name for name, (low, high) in SPLITS.items() if low <= position and (high is None or position < high))
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def name_of(asin: str) -> tuple[str, int] | None:
-    """(type word, number within the type) of a generated product, from its ASIN in any case; None for other ASINs."""
-    code, number = asin[2:4], asin[-2:]
-    if len(asin) != 10 or not (code + number).isdecimal() or int(code) >= len(KIND_WORDS) or asin[4:8].isdecimal():
-        return None
-    return KIND_WORDS[int(code)], int(number)
+def _new_asin(rng: random.Random, catalogue: Catalogue) -> str:
+    """B0 and eight letters or digits, not used before."""
+    while True:
+        asin = "B0" + "".join(rng.choices(string.ascii_uppercase + string.digits, k=8))
+        if asin not in catalogue.instructions:
+            return asin
 
 
 def _add_product(
     rng: random.Random, catalogue: Catalogue, department: Department, kind: Kind, number: int, wishes: int
 ) -> None:
-    letters = "".join(rng.choices(string.ascii_uppercase, k=4))
-    asin = f"B0{KIND_WORDS.index(kind.word):02}{letters}{number:02}"
+    asin = _new_asin(rng, catalogue)
     attributes = rng.sample(_pool(department, kind), 3)
     options = _offer(rng, kind)
     maker, place = rng.choice(MAKERS), rng.choice(department.places)

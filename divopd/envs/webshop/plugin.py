@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES, _PEOPLE, _NOUNS = "items_ins_v2", "items_human_ins", "title_nouns"
 
+COMPILES = False  # the catalogue is made anew in less time than it is read
+
 
 class Options(Strict):
     """What `env.options` may hold.
@@ -33,7 +35,7 @@ class Options(Strict):
     show_attributes: bool = False
     fixes: list[str] | None = None  # the defects of the original to mend; None: all of them
     catalogue: int = 0
-    per_kind: int = Field(40, ge=25, le=40)
+    per_kind: int = Field(40, ge=25)
     wishes: PositiveInt = 4
     goals: Literal["people", "synthetic"] = "synthetic"
     limit: PositiveInt | None = None
@@ -70,12 +72,11 @@ def style() -> Style:
 
 def words() -> tuple[list[str], list[str]]:
     """(words, entity names) that the generated catalogue can print in the compact style."""
-    from divopd.envs.webshop.compact import ACTION_WORDS, NUMBERS, OBSERVATION_WORDS, SUBPAGES
-    from divopd.envs.webshop.generate import MAX_PER_KIND
+    from divopd.envs.webshop.compact import ACTION_WORDS, NUMBERS, OBSERVATION_WORDS, RANKS, SUBPAGES
     from divopd.envs.webshop.lexicon import ATTRIBUTE_WORDS, KIND_WORDS, OPTION_WORDS
 
-    spoken = [*OBSERVATION_WORDS, *ACTION_WORDS, *SUBPAGES, *KIND_WORDS, *ATTRIBUTE_WORDS, *OPTION_WORDS, *NUMBERS]
-    return spoken, [f"item {number}" for number in range(1, MAX_PER_KIND + 1)]
+    spoken = [*OBSERVATION_WORDS, *ACTION_WORDS, *SUBPAGES, *RANKS, *NUMBERS]
+    return [*spoken, *KIND_WORDS, *ATTRIBUTE_WORDS, *OPTION_WORDS], []
 
 
 def players(habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]:
@@ -86,10 +87,10 @@ def players(habits: Sequence[float]) -> dict[str, Callable[[], Labeller]]:
     return {"expert": Expert, "novice": partial(Novice, *(habits or (0.0,) * 4))}
 
 
-def short(command: str) -> str:
+def short(command: str, allowed: tuple[str, ...]) -> str:
     from divopd.envs.webshop.compact import compact_action
 
-    return compact_action(command)
+    return compact_action(command, allowed)
 
 
 def _fixes(options: Options) -> Fixes:
