@@ -1,4 +1,4 @@
-"""The shipped checkpoints do what docs/models.md says, within what 48 episodes can tell."""
+"""The shipped checkpoints do what docs/models.md says, within what 24 episodes can tell."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def cells(game_cache: Path):
 
 @pytest.mark.slow
 def test_teacher_is_good_and_students_are_not_yet(cells):
-    found = {(one.setting, one.who): one for one in scores(cells, 48)}
-    assert set(found) == {(s, w) for s in ("alfworld-0.5m", "alfworld-2m") for w in ("teacher", "student")}
+    found = {(one.setting, one.who): one for one in scores(cells, 24)}
+    small = ("alfworld-0.5m", "scienceworld-0.5m", "webshop-0.5m")
+    assert set(found) == {(setting, who) for setting in small for who in ("teacher", "student")}
     for (_, who), one in found.items():
         share = one.successes / one.episodes
         if who == "teacher":
             assert share > 0.7 and one.kl is None
         else:
-            assert 0.04 < share < 0.55
-            assert 0.1 < one.kl < 1.0
-    assert found["alfworld-0.5m", "student"].parameters < 0.6e6 < 1.7e6 < found["alfworld-2m", "student"].parameters
+            assert 0.04 < share < 0.6
+            assert 0.1 < one.kl < 1.0 and one.parameters < 0.6e6
 
 
 def test_a_line_of_the_panel():
