@@ -61,7 +61,8 @@ def split(cell: RunConfig) -> list[Turn]:
           f"one evaluation of {episodes} episodes, {seconds['evaluation']:.1f} s; of both together:")  # fmt: skip
     seconds["in no stage"] = total - sum(seconds.values())
     for stage, value in sorted(seconds.items(), key=lambda item: -item[1]):
-        print(f"  {_SHOWN.get(stage, stage):20} {value:8.2f} s {100 * value / total:5.1f} %")
+        if value:  # a stage that this method does not have
+            print(f"  {_SHOWN.get(stage, stage):20} {value:8.2f} s {100 * value / total:5.1f} %")
     return batch
 
 

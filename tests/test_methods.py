@@ -47,10 +47,10 @@ def test_the_methods_of_the_issue():
               "divopd_recovery": ("divopd", "recovery"), "tcod_f2b": ("vanilla", "tcod_f2b"),
               "turnopd": ("vanilla", "turnopd"), "guided_opd": ("vanilla", "guided_opd")}  # fmt: skip
     assert wanted.keys() <= set(PRESETS)
-    suite = ROOT / "experiments" / "demo.yaml"
+    suite = ROOT / "experiments" / "laptop.yaml"
     from divopd.suite import expand
 
-    cells = expand(yaml.safe_load(suite.read_text()) | {"methods": ["vanilla", *wanted]}, suite)
+    cells = expand(yaml.safe_load(suite.read_text()) | {"methods": ["vanilla", *wanted], "seeds": [0]}, suite)
     found = {c.method.name: (c.method.rule, c.method.rollout.policy) for c in cells if c.setting == "alfworld-0.5m"}
     assert found == wanted | {"vanilla": ("vanilla", "student")}
     [one] = [c for c in cells if (c.setting, c.method.name) == ("alfworld-2m", "divopd_recovery")]

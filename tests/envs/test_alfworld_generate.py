@@ -90,7 +90,7 @@ def test_shared_spots_only_on_request() -> None:
 def tasks_in_use() -> dict[str, list[str]]:
     """Generated tasks by what they are for, as recipes, settings, suites and panels name them."""
     experiments = ROOT / "experiments"
-    recipes = [read_recipe(path) for path in sorted((experiments / "models").glob("*.yaml"))]
+    recipes = [read_recipe(experiments / "models" / "alfworld.yaml")]
     cloned = [
         recipe.env.model_copy(update={"train_tasks": stage.tasks})
         for recipe in recipes
@@ -101,7 +101,7 @@ def tasks_in_use() -> dict[str, list[str]]:
     used = [EnvConfig()]
     used += [EnvConfig(**read_setting(path).config["env"]) for path in (experiments / "settings").glob("*.yaml")]
     used += [cell.env for path in experiments.glob("*.yaml") for cell in load_suite(path)]
-    generated = [env for env in used if env.source == "generated"]
+    generated = [env for env in used if (env.name, env.source) == ("alfworld", "generated")]
     assert cloned and all(not env.size for env in [*cloned, *generated])  # of one size, as hashed below
     assert {env.eval_panel for env in generated} == {PANEL}
     groups = {"cloning": [train_tasks(env) for env in cloned], "training": [train_tasks(env) for env in generated]}
