@@ -29,7 +29,8 @@ def recovery_tradeoff(summary: pd.DataFrame, diagnostics: pd.DataFrame) -> Figur
         ax.set_title(setting, loc="left", fontweight="bold")
         ax.set_xlabel("Turns by the teacher, share of all")
         ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
-        ax.set_xlim(left=-0.004)
+        share = part["teacher_turn_share"].max()
+        ax.set_xlim(-0.1 * share or -0.01, 1.1 * share or 0.01)
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes[0][0].set_ylabel("Success, last five evaluations")
     _legend(fig, [_mark(m, methods) for m in methods], "Bars: least to largest over seeds")
@@ -58,8 +59,8 @@ def takeovers_over_training(curves: pd.DataFrame) -> Figure:
             ax.set_xlabel("Learner updates")
             ax.set_ylabel(label)
             ax.set_xlim(left=0)
-            ax.margins(y=0.1)
-            ax.set_ylim(bottom=0)
+            top = max((line.get_ydata().max() for line in ax.lines if len(line.get_ydata())), default=0.0)
+            ax.set_ylim(0, 1.15 * top or 1.0)
             ax.xaxis.set_major_formatter(FuncFormatter(_thousands))
         axes[row][0].set_title(setting, loc="left", fontweight="bold")
     if shown:
@@ -83,16 +84,21 @@ def rate_between(curve: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _spread(ax: Axes, runs: pd.DataFrame, method: str, methods: list[str]) -> None:
-    """The mean of a method's seeds with bars from the least to the largest."""
+    """The mean of a method's seeds with bars from the least to the largest; hollow, so that equal means show all."""
     x, y = runs["teacher_turn_share"], runs["final5_mean"]
     style = look(method, methods)
     reach = [np.array([[v.mean() - v.min()], [v.max() - v.mean()]]) for v in (x, y)]
     ax.errorbar(
-        x.mean(), y.mean(), xerr=reach[0], yerr=reach[1], color=style.colour, marker=style.marker, ls="", ms=6,
-        mec="white", mew=0.6, elinewidth=1.0, zorder=3,
+        x.mean(), y.mean(), xerr=reach[0], yerr=reach[1], color=style.colour, marker=style.marker, ls="",
+        ms=_size(method, methods), mfc="none", mew=1.6, elinewidth=1.0, zorder=3,
     )  # fmt: skip
 
 
 def _mark(method: str, methods: list[str]) -> Line2D:
     style = look(method, methods)
-    return Line2D([], [], color=style.colour, ls="", marker=style.marker, ms=6, label=style.label)
+    return Line2D([], [], color=style.colour, ls="", marker=style.marker, ms=8, mfc="none", mew=1.6, label=style.label)
+
+
+def _size(method: str, methods: list[str]) -> float:
+    """Points; each method's mark is of another size than its neighbours'."""
+    return 12.0 - 3.0 * (methods.index(method) % 3)
