@@ -24,12 +24,12 @@ demo test: export HF_HUB_OFFLINE = 1
 demo: suite                     ## train, evaluate and draw the demo suite (minutes on two cores)
 
 laptop: SUITE = experiments/laptop.yaml
-laptop: suite                   ## the same for the laptop suite (hours)
+laptop: suite                   ## the same for the laptop suite (180 runs)
 
 suite: $(STAMP)
 	$(BIN)/snakemake --cores $(CORES) --configfile $(SUITE)
 
-models: $(STAMP)              ## make the small checkpoints again (two hours on two cores)
+models: $(STAMP)              ## make the small checkpoints again (hours on two cores)
 	@for env in alfworld scienceworld webshop; do \
 	  $(BIN)/divopd models experiments/models/$$env.yaml --out models/$$env --work .cache/recipe/$$env || exit 1; done
 
