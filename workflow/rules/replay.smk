@@ -1,5 +1,5 @@
 # All rules over the synthetic streams, beside the paper's numbers; no model, no run. Not part of `all`: ask for it,
-#   snakemake --cores 2 --configfile experiments/demo.yaml replay_streams
+#   snakemake --cores 2 replay_streams --configfile experiments/demo.yaml
 STREAMS = ["alfworld", "scienceworld", "webshop"]
 
 
