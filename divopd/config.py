@@ -52,12 +52,31 @@ class EnvConfig(Strict):
         return self
 
 
+class EngineConfig(Strict):
+    """vLLM's engine (docs/vllm.md): read where a policy's `backend` is vllm."""
+
+    cache_gib: PositiveFloat = 1.0  # memory for keys and values where the engine runs on CPU
+    gpu_memory: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.85  # share of each GPU that the engine may take
+    tensor_parallel: PositiveInt = 1  # GPUs one engine spans
+    max_tokens: PositiveInt | None = None  # longest sequence; None: the prompt's and response's limits
+    episodes: PositiveInt = 64  # requests decoded at once; more wait their turn
+    batch_tokens: PositiveInt = 2048  # tokens a forward pass holds; scoring holds so many rows of logits
+    # how new weights reach the engine; auto: ipc for tensors on a GPU of this machine, else a file in memory
+    transfer: Literal["auto", "file", "ipc", "nccl"] = "auto"
+    sync: Literal["wait", "keep"] = "wait"  # requests under way: end under the old weights, or go on under the new
+
+
 class PolicyConfig(Strict):
-    """A Hugging Face checkpoint folder or model id."""
+    """A Hugging Face checkpoint folder or model id, and what runs it.
+
+    `backend` and `engine` stay out of the resolved configuration at their defaults: older runs keep their identity.
+    """
 
     path: str
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"  # for sampling and scoring; the learner's weights are float32
+    backend: Literal["hf", "vllm"] = Field("hf", exclude_if=lambda backend: backend == "hf")
+    engine: EngineConfig = Field(EngineConfig(), exclude_if=lambda engine: engine == EngineConfig())
 
 
 class PromptConfig(Strict):

@@ -62,6 +62,8 @@ class _Episode:
         turn = self._turn(start, len(self.tokens))
         turn.actor = actor
         if actor is Actor.STUDENT:
+            if sample.version is not None:  # new weights may have come in mid-episode
+                turn.version = sample.version
             turn.student_logprobs = sample.logprobs
             turn.action_mask = np.ones(len(sample.tokens), dtype=bool)
         else:

@@ -23,6 +23,7 @@ class Sample:
     tokens: np.ndarray  # int64, ends with the end-of-turn token unless truncated
     logprobs: np.ndarray  # float32, same length
     truncated: bool
+    version: int | None = None  # of the weights behind its first token, if they were given one; no token has older ones
 
 
 class Session(Protocol):
@@ -47,10 +48,32 @@ class Session(Protocol):
 class Policy(Protocol):
     """Sampling, scoring, and taking new weights."""
 
+    concurrent: bool
+    """Whether many threads may play sessions at once. Where False, a policy serves one thread at a time."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding: token ids below it can be read and scored, whatever the tokenizer defines."""
+        ...
+
     def session(self, episodes: int) -> Session: ...
 
     def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
         """For each context, the float32 log-probs of `context[start:end]` given what precedes, one array a span."""
         ...
 
-    def load_weights(self, weights: Mapping[str, Any]) -> None: ...
+    def load_weights(self, weights: Mapping[str, Any], version: int | None = None) -> None:
+        """Take weights in place, by the checkpoint's names; samples are labelled with `version` from then on.
+
+        Tied embeddings may be left out under their second name. The tensors are only read until it returns. Raises
+        `PolicyError` for a misfit.
+        """
+        ...
+
+    def weights(self) -> dict[str, Any]:
+        """The weights that sample now, by the checkpoint's names, in the policy's type, without tied copies."""
+        ...
+
+    def close(self) -> None:
+        """Stop what runs behind it; the policy is of no use afterwards."""
+        ...

@@ -56,16 +56,31 @@ def tied_weights(model: Any) -> set[str]:
 class HFPolicy:
     """One model for sampling and scoring. `eos` ends a response, and fills what no real token sees."""
 
+    concurrent = False
+
     def __init__(self, model: Any, eos: int, score_batch_tokens: int = 16_384) -> None:
         self.model = model
         self.eos = eos
         self.score_batch_tokens = score_batch_tokens
         self.device = next(model.parameters()).device
+        self.version: int | None = None
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.get_input_embeddings().num_embeddings)
 
     def session(self, episodes: int) -> HFSession:
         return HFSession(self, episodes)
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def weights(self) -> dict[str, torch.Tensor]:
+        """See `Policy.weights`. By reference: the next `load_weights` changes them."""
+        tied = tied_weights(self.model)
+        return {name: tensor for name, tensor in self.model.state_dict().items() if name not in tied}
+
+    def close(self) -> None:
+        """Nothing runs behind it."""
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
         """Copy weights in place, whatever their type; tied embeddings stay tied. Raises `PolicyError` for a misfit."""
         try:
             result = self.model.load_state_dict(weights, strict=False)
@@ -75,6 +90,7 @@ class HFPolicy:
         wrong = [f"lacks {name}" for name in missing] + [f"has {name}" for name in result.unexpected_keys]
         if wrong:
             raise PolicyError(f"weights do not fit the model: the checkpoint {', '.join(wrong[:3])}")
+        self.version = version
 
     @torch.no_grad()
     def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
@@ -200,7 +216,8 @@ class HFSession:
         for row in place:
             self.carried[row] = tokens[row][-1:]
         return [
-            Sample(np.array(tokens[i]), np.array(logprobs[i], dtype=np.float32), truncated=bool(live[i])) for i in place
+            Sample(np.array(tokens[i]), np.array(logprobs[i], dtype=np.float32), bool(live[i]), self.policy.version)
+            for i in place
         ]
 
 
