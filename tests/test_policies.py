@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from divopd.config import PolicyConfig
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy, load_model
+from divopd.policies.lean import fits
 from divopd.seeds import rng
 
 
@@ -71,6 +73,52 @@ def test_scoring_in_small_batches_is_the_same(policy):
     for a, b in zip(whole, small, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, kv_heads", [("student", None), ("teacher", None), ("student", 1)])
+def test_lean_decoder_is_the_model(tiny_models, name, kv_heads):
+    """Appended in chunks of 1 to 40 tokens, past the cache's first room, with holes, and after rows have left."""
+    model = load_model(PolicyConfig(path=str(tiny_models / name)))
+    if kv_heads:
+        config = copy.deepcopy(model.config)
+        config.num_key_value_heads, config.tie_word_embeddings = kv_heads, False
+        torch.manual_seed(3)
+        model = type(model)._from_config(config).float().eval()
+    for parameter in model.parameters():  # norms of 1 would hide where their scale goes
+        if parameter.dim() == 1:
+            torch.nn.init.uniform_(parameter.data, 0.5, 1.5)
+    assert fits(model)
+    policy = HFPolicy(model, 1)
+    session, draw = policy.session(5), rng("lean")
+    texts: list[list[int]] = [[] for _ in range(5)]
+    rows = list(range(5))
+    for turn in range(12):
+        if turn == 6:
+            rows = [0, 2, 4]
+            session._keep(rows)
+        chunks = [draw.integers(4, 300, int(draw.integers(turn == 0, 40))).tolist() for _ in rows]
+        for row, chunk in zip(rows, chunks, strict=True):
+            texts[row] += chunk
+        with torch.no_grad():
+            ours = session._extend(chunks)
+            theirs = torch.stack([model(torch.tensor([texts[row]])).logits[0, -1] for row in rows])
+        filled = [i for i, chunk in enumerate(chunks) if chunk]  # an empty chunk's logits are asked for by nobody
+        torch.testing.assert_close(ours[filled], theirs[filled], atol=2e-5, rtol=2e-5)
+
+
+def test_lean_decoder_leaves_other_models_alone(tiny_models):
+    model = load_model(PolicyConfig(path=str(tiny_models / "student")))
+    for key, value in {
+        "model_type": "qwen2",
+        "attention_bias": True,
+        "hidden_act": "gelu",
+        "hidden_size": 1024,
+    }.items():
+        other = copy.copy(model)
+        other.config = copy.deepcopy(model.config)
+        setattr(other.config, key, value)
+        assert not fits(other), key
+    assert not fits(model.bfloat16())
 
 
 def test_samples_follow_the_distribution(policy):

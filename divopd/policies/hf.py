@@ -11,6 +11,7 @@ import torch
 
 from ..config import PolicyConfig
 from .base import PolicyError, Sample, Spans
+from .lean import LeanDecoder, fits
 
 
 def load_model(config: PolicyConfig) -> Any:
@@ -133,7 +134,8 @@ class HFSession:
         from .kvcache import make_cache
 
         self.policy = policy
-        self.cache = make_cache()
+        self.lean = LeanDecoder(policy.model) if fits(policy.model) else None
+        self.cache: Any = self.lean.cache() if self.lean else make_cache()
         self.rows = list(range(episodes))
         self.mask = torch.zeros((episodes, 0), dtype=torch.long, device=policy.device)
         self.lengths = np.zeros(episodes, dtype=np.int64)  # real tokens in the cache, by row of the cache
@@ -168,15 +170,14 @@ class HFSession:
         if bare.any():  # no token yet: attention over nothing would be NaN, and stay in the cache
             mask = self.mask.clone()
             mask[torch.from_numpy(bare).to(device), -width:] = 1
-        hidden = self.policy.model.base_model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=mask,
-            position_ids=torch.from_numpy(positions).to(device),
-            past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state
         self.lengths = self.lengths + counts
         last = torch.from_numpy(np.maximum(counts - 1, 0)).to(device)
+        tokens, where = torch.from_numpy(ids).to(device), torch.from_numpy(positions).to(device)
+        if self.lean:
+            return self.lean.extend(self.cache, tokens, mask, where, last)
+        hidden = self.policy.model.base_model(
+            input_ids=tokens, attention_mask=mask, position_ids=where, past_key_values=self.cache, use_cache=True
+        ).last_hidden_state
         picked = hidden[torch.arange(len(chunks), device=device), last]
         return self.policy.model.get_output_embeddings()(picked).float()
 
