@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # by name, so that --help imports none of them: errors whose one line says all that a user needs
 EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError",
-            "StarvedError", "ReplayError", "RolloutError", "LossError")  # fmt: skip
+            "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError")  # fmt: skip
 PROGRESS = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "lines", "none"]),
@@ -110,7 +110,11 @@ def evaluate(run_dir: Path, progress: Any) -> None:
     help="One stage only; all but collect read the CSVs in OUT.",
 )  # fmt: skip
 @click.option("--baseline", help="Method that speedups compare with.  [default: the suite's, else vanilla]")
-@click.option("--allow", multiple=True, help="Compare runs that differ in this (panel, student, train, ...).")
+@click.option(
+    "--allow",
+    multiple=True,
+    help="Compare runs that differ in this (schema, code, panel, student, teacher, rule_file, train, ...).",
+)
 @click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Collect this suite file's cells alone.")
 def report(
     results_dir: Path, out: Path | None, figures: Path | None, stage: str, baseline: str | None,

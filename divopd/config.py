@@ -80,13 +80,18 @@ class PolicyConfig(Strict):
 
 
 class PromptConfig(Strict):
-    """How observations become tokens."""
+    """How observations become tokens (docs/prompts.md). The fields from `template` on are left out at their defaults."""
 
     style: Literal["compact", "chat"] = "compact"
     max_prompt_tokens: PositiveInt = 10_240  # the TCOD code base's limits
     max_response_tokens: PositiveInt = 512
     # token ids that the teacher's tokenizer lacks: False masks them (ours), True takes the teacher's raw score
     score_unknown_ids: bool = False
+    # of the chat style: a template that ships ("alfworld", ...) or a file; None: the same plain sentences everywhere
+    template: str | None = Field(None, exclude_if=lambda template: template is None)
+    # the chat grows (the paper), or every turn is one new prompt with the last `history_turns` observations and actions
+    history: Literal["chat", "rewrite"] = Field("chat", exclude_if=lambda history: history == "chat")
+    history_turns: PositiveInt = Field(2, exclude_if=lambda turns: turns == 2)
 
 
 class TrainConfig(Strict):
@@ -104,6 +109,13 @@ class TrainConfig(Strict):
     grad_clip: PositiveFloat = 1.0
     micro_batch_tokens: PositiveInt = 16_384  # computed tokens a forward pass holds at once (ours)
     bf16: bool = False  # compute in bfloat16 under autocast; weights and optimizer stay float32
+    # at the paper's scale (docs/learner.md). Left out of the resolved configuration at their defaults: older runs keep
+    # their identity
+    packed: bool = Field(False, exclude_if=lambda on: not on)  # sequences share a row instead of being padded
+    # positions whose logits are in memory at once; None: all that a micro-batch trains
+    logit_chunk: PositiveInt | None = Field(None, exclude_if=lambda chunk: chunk is None)
+    # activations are computed again in the backward pass instead of being kept
+    activation_checkpointing: bool = Field(False, exclude_if=lambda on: not on)
 
 
 class PipelineConfig(Strict):

@@ -1,7 +1,8 @@
 """From observations to tokens and from responses to actions: one renderer for student and teacher.
 
-The chat only grows: what an episode has shown stays in its context, and a response stays as it was sampled. So a turn's
-prompt is the tokens so far, and every turn of a rollout is a span of one token sequence.
+Where the chat grows, what an episode has shown stays in its context, and a response stays as it was sampled: a turn's
+prompt is the tokens so far, and every turn of a rollout is a span of one token sequence. Where history is rewritten
+(`Renderer.rewrites`), every turn has a prompt and a token sequence of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ import numpy as np
 
 from .config import PromptConfig
 from .envs.base import Observation, Step
+from .templates import Past, PromptError, template_style
+
+__all__ = ["ChatStyle", "Past", "PromptError", "Renderer", "Style", "make_style"]
 
 _MARK = "\u241f"  # stands for a response while the template around it is looked up
 
 
 class Style(Protocol):
-    """The words of a prompt. Text in, text out; knows no tokenizer."""
+    """The words of a prompt. Text in, text out; knows no tokenizer.
+
+    Templates (divopd/templates.py) have more: `system`, `chat`, `rewrites`, `again`.
+    """
 
     def first(self, observation: Observation) -> str: ...
 
@@ -51,7 +58,15 @@ class ChatStyle:
 
 
 def make_style(config: PromptConfig, env: str) -> Style:
-    """`compact`: the environment's own short form for small models; `chat`: full sentences."""
+    """`compact`: the environment's own short form for small models; `chat`: full sentences, or a template.
+
+    Raises PromptError for a template that cannot be used.
+    """
+    if config.style == "chat" and config.template is not None:
+        return template_style(config)
+    if config.template is not None or config.history == "rewrite":
+        needs = "prompt.style: chat" if config.template is not None else "a prompt.template, such as the environment's"
+        raise PromptError(f"prompt.{'template' if config.template else 'history: rewrite'} needs {needs}")
     if config.style == "chat":
         return ChatStyle()
     from .envs.registry import plugin
@@ -66,11 +81,14 @@ class Renderer:
         self.tokenizer = tokenizer
         self.style = style
         self.eos: int = tokenizer.eos_token_id
+        self.rewrites: bool = getattr(style, "rewrites", False)
+        system, chat = getattr(style, "system", None), getattr(style, "chat", {})
         user = {"role": "user", "content": _MARK}
-        text = tokenizer.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
+        first = [user] if system is None else [{"role": "system", "content": system}, user]
+        text = tokenizer.apply_chat_template(first, tokenize=False, add_generation_prompt=True, **chat)
         self._head, self._open = text.split(_MARK)
         turns = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, user]
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **chat)
         # after the response: its end marker, which the policy samples itself, then the next user turn's opening
         self._close = text.split(_MARK)[1].removeprefix(tokenizer.eos_token)
 
@@ -85,6 +103,11 @@ class Renderer:
         """Tokens between one response and the next; a truncated response gets the end marker that it lacks."""
         text = self._close + self.style.follow(action, step) + self._open
         return self._ids(self.tokenizer.eos_token + text if truncated else text)
+
+    def again(self, past: Past, allowed: tuple[str, ...]) -> np.ndarray:
+        """Tokens of a later turn's whole prompt, where history is rewritten."""
+        style: Any = self.style
+        return self._ids(self._head + style.again(past, allowed) + self._open)
 
     def action(self, response: np.ndarray, allowed: tuple[str, ...]) -> str:
         """The command that a response names; the environment decides whether it means anything."""

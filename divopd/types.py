@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 
 import numpy as np
 
@@ -115,3 +117,8 @@ class Rollout:
     score: float = math.nan  # the environment's own, after the last turn; NaN where it has none
     stop: StopReason = StopReason.TURN_LIMIT
     seconds: float = 0.0  # virtual seconds from the first turn to the end of teacher scoring
+
+
+def by_context(turns: Iterable[Turn]) -> list[list[Turn]]:
+    """Turns of a rollout in runs that share one `context` array: one run where the chat grows, else one a turn."""
+    return [list(run) for _, run in groupby(turns, key=lambda turn: id(turn.context))]

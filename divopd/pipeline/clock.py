@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config import PipelineConfig, TrainConfig
-from ..types import Actor, Rollout, Turn
+from ..types import Actor, Rollout, Turn, by_context
 
 
 @dataclass(slots=True)
@@ -23,17 +23,17 @@ class CostModel:
         return self.slowdown * (config.turn_seconds * len(rollout.turns) + config.response_token_seconds * tokens)
 
     def takeovers(self, rollout: Rollout) -> float:
-        """Virtual seconds of the teacher's own turns: it reads all before the last of them once, and decodes them."""
+        """Virtual seconds of the teacher's own turns: it reads what is before a context's last, and decodes them."""
         turns = [turn for turn in rollout.turns if turn.actor is Actor.TEACHER]
         if not turns:
             return 0.0
         decoded = sum(turn.response_tokens for turn in turns)
-        read = self.config.teacher_token_seconds * (turns[-1].end - decoded)
+        read = self.config.teacher_token_seconds * (_tokens(turns) - decoded)
         return self.slowdown * (read + self.config.teacher_response_token_seconds * decoded)
 
     def scoring(self, rollout: Rollout) -> float:
         """Virtual seconds of the teacher on one finished rollout."""
-        tokens = max((turn.end for turn in rollout.turns if turn.actor is Actor.STUDENT), default=0)
+        tokens = _tokens([turn for turn in rollout.turns if turn.actor is Actor.STUDENT])
         return self.slowdown * self.config.teacher_token_seconds * tokens
 
     def update(self, batch: Sequence[Turn]) -> float:
@@ -55,3 +55,8 @@ class CostModel:
         update = self.config.update_seconds + self.config.update_token_seconds * row_tokens * train.batch_rows
         arrival = self.config.explorers * len(turns) / step
         self.slowdown = arrival / (self.config.load * train.batch_rows / update)
+
+
+def _tokens(turns: Sequence[Turn]) -> int:
+    """Tokens that one pass over the turns holds: of each context, all up to its last turn's end."""
+    return sum(max(turn.end for turn in run) for run in by_context(turns))

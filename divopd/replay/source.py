@@ -61,6 +61,9 @@ class Rows:
         return self._space[name][: self._used]
 
 
+_NO_TOKENS = np.empty(0, dtype=np.int64)
+
+
 class StreamTurn(Turn):
     """A turn in the pool of a replay: what the pool and the cost model need, and the number of its row.
 
@@ -73,7 +76,7 @@ class StreamTurn(Turn):
         self.row, self.rollout, self.index = row, rollout, index
         self.verdict = DropReason(reason) if reason else None
         self.start, self.end = prompt, prompt + response
-        self.actor = Actor.STUDENT
+        self.context, self.actor = _NO_TOKENS, Actor.STUDENT
         self.version = self.arrival = self.first_seen = self.selected_at = self.dropped_at = -1
         self.arrival_time = 0.0
         self.dropped = None
