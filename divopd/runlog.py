@@ -3,6 +3,7 @@
     config.yaml       the resolved cell                 meta.json      schema version, hashes, versions, hardware
     turns.parquet     one row a student or teacher turn  updates.parquet  one row an optimizer update
     evals.parquet     one row an evaluation episode     timings.json   real seconds by stage
+    transcripts.parquet  a few rollouts, token by token (may be missing)
     status.json       written last by the trainer: {"status": "done" | "diverged", ...}
     evaluated.json    written last of all: every checkpoint has its episodes in evals.parquet
 
@@ -28,7 +29,7 @@ from pydantic import ValidationError
 from divopd.config import RunConfig
 from divopd.files import RunLogError, atomic_write
 from divopd.provenance import identity, run_meta
-from divopd.schema import SCHEMA_VERSION, SCHEMAS, turn_row
+from divopd.schema import OPTIONAL, SCHEMA_VERSION, SCHEMAS, TABLES, turn_row
 
 __all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
 
@@ -41,7 +42,7 @@ _OWN = (
     "resume",
     "evaluated.json",
     "checkpoints",
-    *(f"{name}.parquet" for name in SCHEMAS),
+    *(f"{name}.parquet" for name in TABLES),
     "timings.json",
     "config.yaml",
     "meta.json",
@@ -59,8 +60,8 @@ class RunLog:
     def __init__(self, run_dir: Path, tables: dict[str, pa.Table], seconds: dict[str, float]) -> None:
         self.run_dir = run_dir
         self._tables = tables
-        self._new: dict[str, list[Mapping[str, Any]]] = {name: [] for name in SCHEMAS}
-        self._dirty = {name: False for name in SCHEMAS}
+        self._new: dict[str, list[Mapping[str, Any]]] = {name: [] for name in TABLES}
+        self._dirty = {name: False for name in TABLES}
         self._seconds = seconds
 
     @classmethod
@@ -78,14 +79,14 @@ class RunLog:
             _write_json(folder / "meta.json", {"schema": SCHEMA_VERSION, **run_meta(config)})
         tables = {
             name: read_table(folder, name) if (folder / f"{name}.parquet").exists() else schema.empty_table()
-            for name, schema in SCHEMAS.items()
+            for name, schema in TABLES.items()
         }
         seconds = read_json(folder, "timings.json") if (folder / "timings.json").exists() else {}
         return cls(folder, tables, {stage: float(seconds.get(stage, 0.0)) for stage in STAGES})
 
     def add(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows to "turns", "updates" or "evals". A row with a missing or unknown column is a KeyError."""
-        names = set(SCHEMAS[table].names)
+        """Append rows to one of the tables ("turns", ...). A row with a missing or unknown column is a KeyError."""
+        names = set(TABLES[table].names)
         for row in rows:
             if row.keys() != names:
                 raise KeyError(f"{table} row: wrong columns {sorted(row.keys() ^ names)}")
@@ -94,7 +95,7 @@ class RunLog:
 
     def counts(self) -> dict[str, int]:
         """Rows so far by table: what a resume point keeps, to be handed to `truncate`."""
-        return {name: self._tables[name].num_rows + len(self._new[name]) for name in SCHEMAS}
+        return {name: self._tables[name].num_rows + len(self._new[name]) for name in TABLES}
 
     def truncate(self, counts: Mapping[str, int]) -> None:
         """Forget the rows written after a resume point. Raises RunLogError if the log holds fewer than it says."""
@@ -126,8 +127,8 @@ class RunLog:
 
     def flush(self) -> None:
         """Write what changed."""
-        for name in SCHEMAS:
-            if self._dirty[name] or not (self.run_dir / f"{name}.parquet").exists():
+        for name in TABLES:
+            if self._dirty[name] or (name in SCHEMAS and not (self.run_dir / f"{name}.parquet").exists()):
                 sink = pa.BufferOutputStream()
                 pq.write_table(self._merged(name), sink, compression="zstd", row_group_size=1 << 20)
                 atomic_write(self.run_dir / f"{name}.parquet", sink.getvalue().to_pybytes())
@@ -143,7 +144,7 @@ class RunLog:
 
     def _merged(self, name: str) -> pa.Table:
         if self._new[name]:
-            fresh = pa.Table.from_pylist(self._new[name], schema=SCHEMAS[name])
+            fresh = pa.Table.from_pylist(self._new[name], schema=TABLES[name])
             # one chunk, however often it was flushed: page boundaries, and so bytes, must not depend on that
             self._tables[name] = pa.concat_tables([self._tables[name], fresh]).combine_chunks()
             self._new[name] = []
@@ -225,7 +226,7 @@ def read_config(run_dir: Path) -> RunConfig:
 
 
 def read_table(run_dir: Path, name: str) -> pa.Table:
-    """turns, updates or evals as written, columns as in SCHEMAS. Raises RunLogError as `read_json` does."""
+    """One of the tables as written, columns as in TABLES. Raises RunLogError as `read_json` does."""
     path = run_dir / f"{name}.parquet"
     try:
         table = pq.read_table(path)
@@ -234,7 +235,7 @@ def read_table(run_dir: Path, name: str) -> pa.Table:
     except (OSError, pa.ArrowInvalid) as error:
         raise RunLogError(f"{path} is corrupt; delete {run_dir} and run this cell again") from error
     version = (table.schema.metadata or {}).get(b"divopd_schema", b"none").decode()
-    if version != str(SCHEMA_VERSION) or not table.schema.equals(SCHEMAS[name]):
+    if version != str(SCHEMA_VERSION) or not table.schema.equals(TABLES[name]):
         other = f"{path} has schema {version}, this code reads {SCHEMA_VERSION}"
         raise RunLogError(f"{other}; delete {run_dir} and run this cell again")
     return table
@@ -245,5 +246,6 @@ def validate(run_dir: Path) -> None:
     read_config(run_dir)
     for name in ("meta.json", "timings.json", "status.json"):
         read_json(run_dir, name)
-    for table in SCHEMAS:
-        read_table(run_dir, table)
+    for table in TABLES:
+        if table not in OPTIONAL or (run_dir / f"{table}.parquet").exists():
+            read_table(run_dir, table)

@@ -21,6 +21,11 @@ def _schema(name: str, columns: Mapping[str, pa.DataType]) -> pa.Schema:
     return pa.schema([pa.field(key, kind) for key, kind in columns.items()], metadata=metadata)
 
 
+def _list(kind: pa.DataType) -> pa.DataType:
+    """A list column, its entries named as Parquet names them: what was read back is written with the same bytes."""
+    return pa.list_(pa.field("element", kind))
+
+
 # Times are virtual seconds; versions and updates count from 0; -1 is "never"; scores are sums of natural-log
 # probabilities over the turn's valid tokens and null where it has none.
 TURNS = _schema("turns", {
@@ -57,6 +62,17 @@ EVALS = _schema("evals", {
     "turns": I, "response_tokens": I, "invalid_actions": I, "stop": S,
 })  # fmt: skip
 SCHEMAS = {"turns": TURNS, "updates": UPDATES, "evals": EVALS}
+# A few rollouts in words (divopd/transcripts.py), one row a turn; the first four columns name its row in turns.parquet.
+# prompt: what the context gained since the turn before, or all of it if written anew. One entry a response token:
+# its text, its natural-log probability under either model (null where it was not scored) and whether it counts (the
+# turn's valid tokens).
+TRANSCRIPTS = _schema("transcripts", {
+    "explorer_batch": I, "task_index": I, "run": I, "turn": I, "actor": S, "prompt": S, "tokens": _list(S),
+    "student_logprobs": _list(pa.float32()), "teacher_logprobs": _list(pa.float32()), "valid": _list(B),
+    "episode_reward": F, "episode_success": B,
+})  # fmt: skip
+OPTIONAL = {"transcripts": TRANSCRIPTS}  # runs of before this table was kept lack it
+TABLES = SCHEMAS | OPTIONAL
 
 
 def turn_row(turn: Turn, task: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from .rollouts import Direction, load_policy
 from .runlog import RunLog, turn_row
 from .selection import load_rule
 from .timing import Stopwatch
+from .transcripts import Transcripts
 from .types import Rollout
 
 Progress = Callable[[int, int, str], None]
@@ -57,6 +58,7 @@ class Trainer:
         tokenizer, teacher_tokenizer = load_tokenizer(config.student), load_tokenizer(config.teacher)
         defined = check_tokenizers(tokenizer, teacher_tokenizer)
         self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
+        self.transcripts = Transcripts(config.train.updates, tokenizer)
         self.student = HFPolicy(load_model(config.student), self.renderer.eos)
         self.teacher = HFPolicy(load_model(config.teacher), self.renderer.eos)
         raw = self.teacher.model.get_input_embeddings().num_embeddings
@@ -83,7 +85,9 @@ class Trainer:
         rollouts = play(
             self.student, self.renderer, self.envs, tasks, version, self.settings, self.watch, direction, self.teacher
         )
-        return rollouts, score(self.teacher, rollouts, self.teacher_vocabulary, self.watch)
+        scored = score(self.teacher, rollouts, self.teacher_vocabulary, self.watch)
+        self.transcripts.note(rollouts, version)
+        return rollouts, scored
 
     def _learn(self, turns: Sequence[Any], version: int, weights: np.ndarray | None = None) -> dict[str, float]:
         with self.watch("learner"):
@@ -135,6 +139,7 @@ class Trainer:
         closed = [*self.pipeline.pool.take_closed(), *self.pipeline.teacher_turns]
         self.pipeline.teacher_turns = []
         self.log.add("turns", [turn_row(turn, task_of[turn.rollout]) for turn in closed])
+        self.log.add("transcripts", self.transcripts.take(closed))
 
     def _charge(self) -> None:
         for stage, seconds in self.watch.seconds.items():
@@ -153,6 +158,7 @@ class Trainer:
                 "pipeline": pickle.dumps(self.pipeline),
                 "learner": self.learner.state_dict(),
                 "published": self.student.model.state_dict(),
+                "transcripts": self.transcripts.state_dict(),
                 "log": self.log.counts(),
                 "checkpoints": [path.name for path in (self.run_dir / "checkpoints").glob("*")],
                 "identity": identity(self.config),
@@ -184,7 +190,9 @@ class Trainer:
         self.pipeline = state["pipeline"]
         self.learner.load_state_dict(state["learner"])
         self.student.load_weights(state["published"])
-        self.log.truncate({name: state["log"][name] for name in ("turns", "updates")})
+        if "transcripts" in state:  # resume points of before they were kept lack it
+            self.transcripts.load_state_dict(state["transcripts"])
+        self.log.truncate({name: rows for name, rows in state["log"].items() if name != "evals"})
 
 
 def check_tokenizers(student: Any, teacher: Any) -> int:

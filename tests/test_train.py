@@ -22,7 +22,7 @@ from divopd.runlog import RunLogError, mark_evaluated, read_json, read_table, va
 from divopd.train import Trainer, check_tokenizers, train
 
 pytestmark = pytest.mark.slow
-LOGS = ("config.yaml", "meta.json", "turns.parquet", "updates.parquet", "status.json")
+LOGS = ("config.yaml", "meta.json", "turns.parquet", "updates.parquet", "transcripts.parquet", "status.json")
 
 
 def quiet(*_):
