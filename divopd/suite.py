@@ -75,6 +75,7 @@ class SuiteSpec(Strict):
     methods: list[str] | dict[str, MethodSpec | None]
     seeds: list[NonNegativeInt] = [0]
     baseline: str = "vanilla"  # the method that speedups compare with
+    allow: list[str] = []  # what runs of this suite may differ in, as `divopd report --allow` (analysis/runs.py)
     common: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
     sweep: str | None = None  # dotted key of a cell by which its methods are compared (analysis/sweeps.py)

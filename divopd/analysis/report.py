@@ -57,7 +57,8 @@ def _collect(results: Path, out: Path, baseline: str | None, allow: Sequence[str
     if not done:
         why = f" ({lines[0]})" if lines else ""
         raise RunLogError(f"{results} holds no finished run{why}; run `divopd train` and `divopd evaluate` first")
-    runs = [load_run(folder) for folder in done]
+    allow = [*allow, *(spec.allow if spec else ())]
+    runs = [load_run(folder, allow) for folder in done]
     baseline = baseline or (spec.baseline if spec else "vanilla")
     _check_baseline(baseline, runs)
     check_comparable(runs, allow, spec.sections_by_method if spec else ())

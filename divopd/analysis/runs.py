@@ -1,24 +1,27 @@
 """Which runs there are, and which of them may stand side by side.
 
-Runs of one setting must have been made alike but for what a method is: a difference in panel, checkpoints, a method's
-rule file or a section of the configuration stops the report unless it is allowed by name.
+Runs of one setting must have been made alike but for what a method is: a difference in schema, code, panel,
+checkpoints, a method's rule file or a section of the configuration stops the report unless it is allowed by name.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from divopd import runlog
 from divopd.config import RunConfig
 
 # sections of a RunConfig; "student" and "teacher" are also hashes, like "panel" and "rule_file"
 SECTIONS = ("train", "pipeline", "env", "prompt", "evaluation", "rollout_temperature", "student", "teacher")
-MIXABLE = ("panel", "rule_file", *SECTIONS)
+MIXABLE = ("schema", "code", "panel", "rule_file", *SECTIONS)
 
 
 class MixedRunsError(RuntimeError):
@@ -48,6 +51,7 @@ class Run:
         hashes = {name: (value or "")[:12] for name, value in self.meta["identity"].items()}
         git = self.meta["git"]
         commit = f"{(git['commit'] or '')[:12]}{'+changes' if git['dirty'] else ''}"
+        hashes["code"] = self.meta.get("code", "")[:12]  # not kept by older logs
         return {"schema": self.meta["schema"], "git": commit, **{f"hash_{name}": h for name, h in hashes.items()}}
 
 
@@ -81,13 +85,52 @@ def _lacks(folder: Path, wanted: Mapping[Path, RunConfig] | None) -> str:
     return ""
 
 
-def load_run(folder: Path) -> Run:
-    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and without evals."""
-    meta, status = runlog.read_json(folder, "meta.json"), runlog.read_json(folder, "status.json")
-    tables = {name: runlog.read_table(folder, name).to_pandas() for name in runlog.SCHEMAS}
-    if tables["evals"].empty:
+def load_run(folder: Path, allow: Collection[str] = ()) -> Run:
+    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and without evals.
+
+    Where "schema" is allowed, a log of another schema enters if it has every column of today's; others are left out.
+    """
+    if "schema" in allow:
+        meta, status = (_any_schema(folder, name) for name in ("meta.json", "status.json"))
+        tables = {name: _same_columns(folder, name) for name in runlog.SCHEMAS}
+    else:
+        try:
+            meta, status = runlog.read_json(folder, "meta.json"), runlog.read_json(folder, "status.json")
+            tables = {name: runlog.read_table(folder, name) for name in runlog.SCHEMAS}
+        except runlog.RunLogError as error:
+            hint = ", or pass --allow schema to read what it has" if "has schema" in str(error) else ""
+            raise runlog.RunLogError(f"{error}{hint}") from error
+    frames = {name: table.to_pandas() for name, table in tables.items()}
+    if frames["evals"].empty:
         raise runlog.RunLogError(f"{folder / 'evals.parquet'} is empty; run `divopd evaluate {folder}`")
-    return Run(folder, runlog.read_config(folder), meta, status, **tables)
+    return Run(folder, runlog.read_config(folder), meta, status, **frames)
+
+
+def _any_schema(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        return runlog.read_json(folder, name)
+    except runlog.RunLogError:
+        content = json.loads((folder / name).read_text()) if (folder / name).exists() else None
+        if not isinstance(content, dict) or "schema" not in content:
+            raise
+        return content
+
+
+def _same_columns(folder: Path, name: str) -> pa.Table:
+    """A table of any schema version, cut and cast to today's columns."""
+    try:
+        return runlog.read_table(folder, name)
+    except runlog.RunLogError as error:
+        if "has schema" not in str(error):
+            raise
+        table, today = pq.read_table(folder / f"{name}.parquet"), runlog.SCHEMAS[name]
+        lacks = [column for column in today.names if column not in table.column_names]
+        if lacks:
+            raise runlog.RunLogError(
+                f"{folder / name}.parquet lacks {', '.join(lacks)}, so it cannot be mixed with others even under "
+                f"--allow schema; delete {folder} and run this cell again"
+            ) from error
+        return table.select(today.names).cast(today)
 
 
 def check_comparable(runs: Sequence[Run], allow: Collection[str] = (), by_method: Collection[str] = ()) -> None:
@@ -118,6 +161,10 @@ def check_comparable(runs: Sequence[Run], allow: Collection[str] = (), by_method
 
 def _made_with(run: Run, kind: str) -> dict[str, Any]:
     """What is compared under a name of MIXABLE, by key. Where a checkpoint or a cache lies makes no difference."""
+    if kind == "schema":
+        return {"version": run.meta["schema"]}
+    if kind == "code":  # logs of before it was kept have the commit alone
+        return {"hash": (run.meta.get("code") or f"commit {run.meta['git']['commit']}")[:19]}
     digest = {"hash": (run.meta["identity"].get(kind) or "none")[:12]}
     if kind not in SECTIONS:
         return digest
