@@ -59,7 +59,7 @@ class LeanCache:
         layers, kv_heads, width = self._shape
         room, self.length = self._room, self.length + tokens
         if room is None or self.length > room.shape[-2]:
-            self._room = torch.empty((2, layers, rows, kv_heads, max(192, 2 * self.length), width))
+            self._room = torch.empty((2, layers, rows, kv_heads, max(256, 2 * self.length), width))
             if room is not None:
                 self._room[..., : room.shape[-2], :] = room
 
@@ -71,9 +71,13 @@ class LeanCache:
         return self._room[0, layer, :, :, : self.length], self._room[1, layer, :, :, : self.length]
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows."""
-        if self._room is not None:
-            self._room = self._room[:, :, indices]
+        """Keep these rows, in rising order. They move down in place: a new room would cost more than the copying."""
+        if self._room is None:
+            return
+        for to, row in enumerate(indices.tolist()):
+            if to != row:
+                self._room[:, :, to, :, : self.length] = self._room[:, :, row, :, : self.length]
+        self._room = self._room[:, :, : len(indices)]
 
 
 class LeanDecoder:
