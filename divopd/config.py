@@ -136,6 +136,43 @@ class PipelineConfig(Strict):
     update_token_seconds: NonNegativeFloat = 0.0001  # a row token of its batch
     load: PositiveFloat | None = None  # arrival / drain to aim at: scales the explorer's speed (ours)
     save_every: PositiveInt = 20  # updates between resume points
+    # ray: real workers on real clocks (docs/ray.md); the cost model, `explorers` and `load` are of the virtual clock alone
+    kind: Literal["virtual", "ray"] = Field("virtual", exclude_if=lambda kind: kind == "virtual")
+
+
+class WorkersConfig(Strict):
+    """The workers of one kind, each a Ray actor, and what each takes of the cluster."""
+
+    count: NonNegativeInt = 1
+    cpus: NonNegativeFloat = 0.5
+    gpus: NonNegativeFloat = 0.0
+    resources: dict[str, PositiveFloat] = {}  # a cluster's own, such as a kind of node
+
+
+class PlacementConfig(Strict):
+    """Who runs where under `pipeline.kind: ray` (docs/ray.md). Left out of the resolved configuration at its defaults."""
+
+    address: str | None = None  # of a running cluster ("auto": this node's); None: a cluster of this machine alone
+    explorers: WorkersConfig = WorkersConfig()
+    scorers: WorkersConfig = WorkersConfig()
+    learners: WorkersConfig = WorkersConfig()  # ranks of one learner
+    evaluators: WorkersConfig = WorkersConfig()  # 0 or 1; 0: `divopd evaluate` plays the checkpoints afterwards
+    # shares of an explorer's step that are played each for itself; None: one an episode under vLLM, else one in all
+    lanes: PositiveInt | None = None
+    environment_processes: PositiveInt = 1  # an explorer's; its episodes are dealt out to them
+    backpressure: bool = True  # explorers wait while more is queued than can be read before it is stale
+    patience: PositiveFloat = 120.0  # seconds to wait for the cluster to place the workers
+    # virtual: the virtual clock drives the workers one after another, for a log that one process would leave too
+    clock: Literal["real", "virtual"] = "real"
+
+    @model_validator(mode="after")
+    def _enough(self) -> PlacementConfig:
+        for name in ("explorers", "scorers", "learners"):
+            if not getattr(self, name).count:
+                raise ValueError(f"{name}.count: at least one is needed")
+        if self.evaluators.count > 1:
+            raise ValueError("evaluators.count: 0 or 1")
+        return self
 
 
 class EvalConfig(Strict):
@@ -198,6 +235,7 @@ class RunConfig(Strict):
     rollout_temperature: PositiveFloat = 1.0
     target: Probability | None = None  # success rate to reach, for speedups; None: the default rule
     threads: PositiveInt = 1  # torch threads of this process
+    placement: PlacementConfig = Field(PlacementConfig(), exclude_if=lambda placement: placement == PlacementConfig())
 
     def run_dir(self, root: str | Path = "results") -> Path:
         """results/<suite>/<setting>/<env>/<method>/seed<n>"""
