@@ -136,7 +136,7 @@ class PipelineConfig(Strict):
     update_token_seconds: NonNegativeFloat = 0.0001  # a row token of its batch
     load: PositiveFloat | None = None  # arrival / drain to aim at: scales the explorer's speed (ours)
     save_every: PositiveInt = 20  # updates between resume points
-    # ray: real workers on real clocks (docs/ray.md); the cost model, `explorers` and `load` are of the virtual clock alone
+    # ray: real workers on real clocks (docs/ray.md); the costs above, `explorers` and `load` are the virtual clock's alone
     kind: Literal["virtual", "ray"] = Field("virtual", exclude_if=lambda kind: kind == "virtual")
 
 
@@ -150,7 +150,7 @@ class WorkersConfig(Strict):
 
 
 class PlacementConfig(Strict):
-    """Who runs where under `pipeline.kind: ray` (docs/ray.md). Left out of the resolved configuration at its defaults."""
+    """Who runs where under `pipeline.kind: ray` (docs/ray.md). Not in the resolved configuration at its defaults."""
 
     address: str | None = None  # of a running cluster ("auto": this node's); None: a cluster of this machine alone
     explorers: WorkersConfig = WorkersConfig()
