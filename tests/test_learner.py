@@ -22,13 +22,19 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def base_model() -> Any:
+def tiny_qwen3(tied: bool = False, seed: int = 0) -> Any:
+    """Two layers, 32 wide, two heads on one key-value head."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=16)
-    return Qwen3ForCausalLM(Qwen3Config(**sizes, num_attention_heads=2, num_key_value_heads=1))
+    config = Qwen3Config(**sizes, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=tied)
+    return Qwen3ForCausalLM(config)
+
+
+@pytest.fixture(scope="module")
+def base_model() -> Any:
+    return tiny_qwen3()
 
 
 def learner(base_model: Any, **change: Any) -> Learner:

@@ -14,8 +14,8 @@ from .base import PolicyError, Sample, Spans
 from .lean import LeanDecoder, fits
 
 
-def load_model(config: PolicyConfig) -> Any:
-    """The checkpoint's model in evaluation mode, on the GPU when there is one.
+def load_model(config: PolicyConfig, device: str | None = None) -> Any:
+    """The checkpoint's model in evaluation mode, on `device`, or else on the GPU when there is one.
 
     Raises `PolicyError` when the folder is missing or holds no model.
     """
@@ -35,7 +35,7 @@ def load_model(config: PolicyConfig) -> Any:
         ) from error
     except (OSError, ValueError) as error:
         raise PolicyError(f"checkpoint {config.path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
 
 def load_tokenizer(config: PolicyConfig) -> Any:
