@@ -5,7 +5,8 @@
 Times are CPU milliseconds of Python and Java together (means), in turns, an episode each: other programs disturb them
 least. Both have played one episode of every task before. `reset` of the wrapper is load and reset, as its users call
 them; `times faster` is the ratio of the means.
-`game`: the game plays; `known`: the same actions once more, from the transcript.
+`game`: the game plays; `plain`: the same with the parser that it came with, in the same Java process.
+`known`: the same actions once more, from the transcript.
 `hit rate`: of actions that are drawn at every turn from five likely ones, 20 turns an episode, 20 episodes a task.
 `MB an environment`: resident memory of Java: the wrapper's one process each, ours with `--together` games at once.
 """
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 from typing import Any
+from unittest.mock import patch
 
 from divopd.envs.scienceworld.env import ScienceWorldEnv
 from divopd.envs.scienceworld.episode import Episode
@@ -99,10 +101,15 @@ def compare(tasks: list[tuple[str, int]], steps: int, clock: Clock, warm: bool) 
 
             noted.time("wrapper reset", pids[0], 1, load)
             noted.time("wrapper step", pids[0], steps, lambda actions=actions: [stock.step(a) for a in actions])  # type: ignore[misc]
-            noted.time("game reset", pids[1], 1, begin)
+            with patch.object(Game, "_quicken", lambda *_: None):
+                noted.time("plain reset", pids[1], 1, begin)
+            noted.time("plain step", pids[1], steps, lambda actions=actions: [made[-1].act(a) for a in actions])  # type: ignore[misc]
+            made[-1].end()
+            store = TranscriptStore(None)  # what was just played is not known to the next
+            noted.time("game reset", pids[1], 1, lambda store=store, begin=begin: begin(store=store))  # type: ignore[misc]
             noted.time("game step", pids[1], steps, lambda actions=actions: [made[-1].act(a) for a in actions])  # type: ignore[misc]
             made[-1].end()
-            noted.time("known reset", None, 1, begin)
+            noted.time("known reset", None, 1, lambda store=store, begin=begin: begin(store=store))  # type: ignore[misc]
             noted.time("known step", None, steps, lambda actions=actions: [made[-1].act(a) for a in actions])  # type: ignore[misc]
     memory = {"wrapper": resident(pids[0])}
     stock.close()
@@ -164,7 +171,7 @@ def main() -> None:
         "milliseconds": {name: round(clock.mean(name), 3) for name in clock.seconds},
         "times faster": {
             f"{way} {what}": round(clock.mean(f"wrapper {what}") / max(clock.mean(f"{way} {what}"), 1e-3), 1)
-            for way in ("game", "known")
+            for way in ("plain", "game", "known")
             for what in ("reset", "step")
         },
         "MB an environment": {name: round(value) for name, value in memory.items()},

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 VERSIONS = {"scienceworld": "1.2.3", "py4j": "0.10.9.9"}
 """What the tests were run with; another version may differ in any sentence, so it is refused."""
+OURS = Path(__file__).parent / "jvm"
+"""The folder of our own class, `QuickParser`."""
 FLAGS = (
     "-XX:+UseSerialGC",
     # The engine keeps things in hash sets by Java's identity hash, which differs from load to load, and with it the
@@ -76,7 +78,8 @@ class Java:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._folder = tempfile.TemporaryDirectory()  # the game writes a table of its classes where it runs
         # It ends when its standard input does, so with this process, however that ends.
-        command = [java_program(java), f"-Xmx{memory_mb}m", *FLAGS, "-cp", str(jar())]
+        classes = f"{OURS}{os.pathsep}{jar()}"
+        command = [java_program(java), f"-Xmx{memory_mb}m", *FLAGS, "-cp", classes]
         command += ["py4j.GatewayServer", "--die-on-broken-pipe", "0"]
         try:
             self._process = subprocess.Popen(
@@ -109,6 +112,7 @@ class Java:
         self._random = self._module("scala.util.Random$"), self._field("scala.util.Random", "self")
         simplifier = "main.scala.scienceworld.runtime.SimplifierProcessor$"
         self._rules = self._module(simplifier), self._field(simplifier, "simplifications")
+        self._parser = self._field("scienceworld.runtime.AgentInterface", "inputParser")
 
     @property
     def pid(self) -> int:
@@ -136,6 +140,10 @@ class Java:
         """The command that gives the engine another list of simplifications in force."""
         module, field = self._rules
         return call(field, "set", module, rules)
+
+    def set_parser(self, agent: Ref, parser: Ref) -> str:
+        """The command that gives a running episode another parser of what is typed."""
+        return call(self._parser, "set", agent, parser)
 
     def _module(self, name: str) -> Ref:
         """Scala's one object of that class."""
