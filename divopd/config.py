@@ -75,12 +75,12 @@ class PolicyConfig(Strict):
     path: str
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"  # for sampling and scoring; the learner's weights are float32
-    backend: Literal["hf", "vllm"] = Field("hf", exclude_if=lambda backend: backend == "hf")
-    engine: EngineConfig = Field(EngineConfig(), exclude_if=lambda engine: engine == EngineConfig())
+    backend: Literal["hf", "vllm"] = Field(default="hf", exclude_if=lambda backend: backend == "hf")
+    engine: EngineConfig = Field(default=EngineConfig(), exclude_if=lambda engine: engine == EngineConfig())
 
 
 class PromptConfig(Strict):
-    """How observations become tokens (docs/prompts.md). The fields from `template` on are left out at their defaults."""
+    """How observations become tokens (docs/prompts.md). Those from `template` on are left out at their defaults."""
 
     style: Literal["compact", "chat"] = "compact"
     max_prompt_tokens: PositiveInt = 10_240  # the TCOD code base's limits
@@ -88,10 +88,10 @@ class PromptConfig(Strict):
     # token ids that the teacher's tokenizer lacks: False masks them (ours), True takes the teacher's raw score
     score_unknown_ids: bool = False
     # of the chat style: a template that ships ("alfworld", ...) or a file; None: the same plain sentences everywhere
-    template: str | None = Field(None, exclude_if=lambda template: template is None)
+    template: str | None = Field(default=None, exclude_if=lambda template: template is None)
     # the chat grows (the paper), or every turn is one new prompt with the last `history_turns` observations and actions
-    history: Literal["chat", "rewrite"] = Field("chat", exclude_if=lambda history: history == "chat")
-    history_turns: PositiveInt = Field(2, exclude_if=lambda turns: turns == 2)
+    history: Literal["chat", "rewrite"] = Field(default="chat", exclude_if=lambda history: history == "chat")
+    history_turns: PositiveInt = Field(default=2, exclude_if=lambda turns: turns == 2)
 
 
 class TrainConfig(Strict):
@@ -111,11 +111,11 @@ class TrainConfig(Strict):
     bf16: bool = False  # compute in bfloat16 under autocast; weights and optimizer stay float32
     # at the paper's scale (docs/learner.md). Left out of the resolved configuration at their defaults: older runs keep
     # their identity
-    packed: bool = Field(False, exclude_if=lambda on: not on)  # sequences share a row instead of being padded
+    packed: bool = Field(default=False, exclude_if=lambda on: not on)  # sequences share a row instead of being padded
     # positions whose logits are in memory at once; None: all that a micro-batch trains
-    logit_chunk: PositiveInt | None = Field(None, exclude_if=lambda chunk: chunk is None)
+    logit_chunk: PositiveInt | None = Field(default=None, exclude_if=lambda chunk: chunk is None)
     # activations are computed again in the backward pass instead of being kept
-    activation_checkpointing: bool = Field(False, exclude_if=lambda on: not on)
+    activation_checkpointing: bool = Field(default=False, exclude_if=lambda on: not on)
 
 
 class PipelineConfig(Strict):
@@ -136,8 +136,8 @@ class PipelineConfig(Strict):
     update_token_seconds: NonNegativeFloat = 0.0001  # a row token of its batch
     load: PositiveFloat | None = None  # arrival / drain to aim at: scales the explorer's speed (ours)
     save_every: PositiveInt = 20  # updates between resume points
-    # ray: real workers on real clocks (docs/ray.md); the costs above, `explorers` and `load` are the virtual clock's alone
-    kind: Literal["virtual", "ray"] = Field("virtual", exclude_if=lambda kind: kind == "virtual")
+    # ray: real workers on real clocks (docs/ray.md); costs, `explorers` and `load` are the virtual clock's alone
+    kind: Literal["virtual", "ray"] = Field(default="virtual", exclude_if=lambda kind: kind == "virtual")
 
 
 class WorkersConfig(Strict):
