@@ -138,15 +138,14 @@ class Learner:
 
     def _loss(self, batch: MicroBatch, teacher: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The weighted loss of a micro-batch's m tokens, and their log-probs before the step."""
-        where = [self._tensor(x) for x in (batch.tokens, batch.rows, batch.predicts)]
-        targets = self._tensor(batch.targets)
+        tokens, rows, predicts, targets = map(self._tensor, (batch.tokens, batch.rows, batch.predicts, batch.targets))
         if self.divergence is None:
-            logprobs = self.scorer(*where, targets, batch.lengths)
+            logprobs = self.scorer(tokens, rows, predicts, targets, batch.lengths)
             old = logprobs.detach()
             return weighted_loss(logprobs, old, teacher, weights, self.config.beta), old
         assert self.teacher is not None
-        theirs = self.teacher.hidden(*where, batch.lengths)
-        losses, old = self.scorer(*where, targets, batch.lengths, self._compare, (theirs,))
+        theirs = self.teacher.hidden(tokens, rows, predicts, batch.lengths)
+        losses, old = self.scorer(tokens, rows, predicts, targets, batch.lengths, self._compare, (theirs,))
         return self.config.beta * (weights * losses).sum(), old
 
     def _compare(self, logits: Tensor, targets: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:

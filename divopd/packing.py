@@ -133,7 +133,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, sequences: Sequence[TrainSequence], packed: bool = False) -> MicroBatch:
-        """Lay out sequences; none at all gives one token that nothing trains: a rank's part of a round it only joins."""
+        """Lay out sequences; none gives one token that nothing trains: a rank's part of a round that it only joins."""
         lengths = [len(s.tokens) for s in sequences] or [1]
         tokens = np.zeros((1, sum(lengths)) if packed else (len(lengths), max(lengths)), dtype=np.int64)
         starts = np.cumsum([0, *lengths[:-1]]) if packed else np.zeros(len(lengths), dtype=np.int64)

@@ -98,7 +98,7 @@ class ShardedLearner(Learner):
         return float(norm.full_tensor())
 
     def _finite(self) -> bool:
-        parts = [p.to_local() for p in self.parameters]  # type: ignore[operator]
+        parts = [p.to_local() for p in self.parameters]
         bad = torch.tensor(float(not all(bool(x.isfinite().all()) for x in parts)), device=self.device)
         dist.all_reduce(bad)
         return not bad.item()

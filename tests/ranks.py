@@ -51,7 +51,7 @@ def trace(learner: Learner, updates: Any = UPDATES) -> dict[str, Any]:
 
 
 def launch(work: Callable[..., Any], world: int, folder: Path, *args: Any) -> list[Any]:
-    """Run `work(rank, *args)` in `world` ranks; what each returned. Processes that fork from one that has imported all."""
+    """What `work(rank, *args)` returned in each of `world` ranks, which fork from a process that has imported all."""
     context: Any = mp.get_context("forkserver")
     context.set_forkserver_preload(["ranks"])
     address = folder / f"meet-{work.__name__}-{world}"
