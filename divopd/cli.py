@@ -10,6 +10,7 @@ import click
 
 from divopd import __version__
 from divopd.cli_audit import audit, sweep
+from divopd.cli_plan import plan
 from divopd.cli_play import play
 from divopd.cli_replay import replay
 
@@ -224,7 +225,7 @@ def doctor(suite_file: Path | None, out: Path) -> None:
         raise click.ClickException(f"{failed} check(s) failed")
 
 
-for command in (audit, play, replay, sweep):
+for command in (audit, plan, play, replay, sweep):
     main.add_command(command)
 
 
