@@ -31,6 +31,12 @@ def test_final_takes_five_and_the_samples_deviation():
     assert metrics.final([0.5])[0] == 0.5 and math.isnan(metrics.final([0.5])[1])
 
 
+def test_best_five_are_consecutive():
+    # means of five: .34 for .20 .. .45, .38 for .30 .. .40; the five highest would give .41
+    assert metrics.best_window([*CURVE, 0.40]) == pytest.approx(0.38)
+    assert metrics.best_window([0.2, 0.4]) == pytest.approx(0.3)
+
+
 def test_the_papers_deviations_are_sample_deviations():
     # 140 games: final-5 of 84.57 +- 1.48 needs whole numbers of wins whose squared deviations sum to 4 or 5 std^2
     wins = round(84.57 * 140 * 5 / 100)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -37,11 +38,60 @@ def test_runs_that_differ_are_not_mixed_unless_named(results: Path, tmp_path: Pa
     with pytest.raises(runs.MixedRunsError, match="differ in panel.*--allow panel"):
         runs.check_comparable(mixed)
     runs.check_comparable(mixed, ["panel"])
-    with pytest.raises(runs.MixedRunsError, match="cannot allow 'schema'"):
-        runs.check_comparable(mixed, ["schema"])
+    with pytest.raises(runs.MixedRunsError, match="cannot allow 'scheme' to differ; one of schema, code, panel"):
+        runs.check_comparable(mixed, ["scheme"])
     again = write_run(tmp_path / "b", cell(seed=8, evaluation=EvalConfig(episodes=7)))
     with pytest.raises(runs.MixedRunsError, match="evaluation"):
         runs.check_comparable([*found, runs.load_run(again)])
+
+
+@pytest.mark.parametrize("kind", ["panel", "rule_file", "student", "teacher", "code"])
+def test_each_hash_stops_the_report_until_it_is_allowed_by_name(tmp_path: Path, kind: str):
+    for seed in (0, 1):
+        other = write_run(tmp_path, cell(seed=seed), updates=10)
+    meta = json.loads((other / "meta.json").read_text())
+    where = meta if kind == "code" else meta["identity"]
+    where[kind] = "0" * 64
+    (other / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(runs.MixedRunsError, match=rf"differ in {kind} \(hash .* / 0000.*--allow {kind} to mix"):
+        report(tmp_path, tmp_path / "out", tmp_path, "collect")
+    assert not (tmp_path / "out" / "summary.csv").exists()
+    with pytest.raises(runs.MixedRunsError, match=kind):  # another name does not help
+        report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["train"])
+    report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=[kind])
+    assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == 2
+
+
+def test_logs_without_a_hash_of_the_code_go_by_their_commit(tmp_path: Path):
+    found = []
+    for seed, commit in ((0, "a" * 40), (1, "a" * 40), (2, "b" * 40)):
+        run = runs.load_run(write_run(tmp_path, cell(seed=seed), updates=10))
+        run.meta["git"] = {"commit": commit, "dirty": False}
+        del run.meta["code"]
+        found.append(run)
+    runs.check_comparable(found[:2])
+    with pytest.raises(runs.MixedRunsError, match="differ in code .*commit aaaa.*commit bbbb"):
+        runs.check_comparable(found)
+
+
+def test_another_schema_enters_only_by_name_and_with_every_column(tmp_path: Path):
+    for seed in (0, 1):
+        old = write_run(tmp_path, cell(seed=seed), updates=10)
+    for name in ("meta.json", "status.json"):
+        content = json.loads((old / name).read_text())
+        (old / name).write_text(json.dumps(content | {"schema": 1}))
+    for name, schema in runlog.SCHEMAS.items():
+        table = runlog.read_table(old, name)
+        table = table.append_column("of_old", table.column(0))  # a column that today's schema does not have
+        metadata = (schema.metadata or {}) | {b"divopd_schema": b"1"}
+        pq.write_table(table.replace_schema_metadata(metadata), old / f"{name}.parquet")
+    with pytest.raises(runlog.RunLogError, match="has schema 1, this code reads .* or pass --allow schema"):
+        report(tmp_path, tmp_path / "out", tmp_path, "collect")
+    report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["schema"])
+    assert set(pd.read_csv(tmp_path / "out" / "summary.csv")["schema"]) == {1, runlog.SCHEMA_VERSION}
+    pq.write_table(pq.read_table(old / "updates.parquet").drop_columns(["horizon"]), old / "updates.parquet")
+    with pytest.raises(runlog.RunLogError, match="updates.parquet lacks horizon"):
+        report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["schema"])
 
 
 def test_unfinished_and_unevaluated_runs_are_named_and_left_out(tmp_path: Path):
@@ -117,6 +167,12 @@ def test_a_suites_report_takes_its_own_cells_alone(tmp_path: Path):
     assert [line for line in lines if "not a cell of the suite" in line and "seed5" in line]
     assert [line for line in lines if "not finished" in line and "divopd/seed1" in line], lines
     assert set(pd.read_csv(tmp_path / "summary.csv")["baseline"]) == {"divopd_base"}
+    meta = json.loads((cells[0].run_dir(root) / "meta.json").read_text())
+    (cells[0].run_dir(root) / "meta.json").write_text(json.dumps(meta | {"code": "0" * 64}))
+    with pytest.raises(runs.MixedRunsError, match="--allow code"):
+        report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | {"methods": methods, "allow": ["code"]}))
+    assert report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")[0].startswith("3")
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite | {"methods": methods, "common": {"train": {"beta": 2}}}))
     with pytest.raises(runlog.RunLogError, match="no finished run.*configured otherwise"):
         report(root / "synthetic", tmp_path, tmp_path, "collect", suite=tmp_path / "suite.yaml")

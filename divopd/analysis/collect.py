@@ -15,8 +15,10 @@ import pandas as pd
 from divopd.analysis import metrics
 from divopd.analysis.runs import MixedRunsError, Run
 from divopd.analysis.scores import RULES, SCORE, by_rule, final_of
+from divopd.analysis.simulate import peak_bias, smoothed
 from divopd.analysis.uncertainty import wilson
 from divopd.diagnostics import gini
+from divopd.seeds import rng
 from divopd.types import DropReason
 
 # cumulative resources of a curve: name -> (column of updates, "each" update or "running" total)
@@ -31,7 +33,9 @@ RESOURCES = {
     "teacher_generation_seconds": ("teacher_generation_seconds", "running"),  # where the teacher acts
 }
 TEACHER_ACTS = ("takeovers", "teacher_turns", "teacher_generated_tokens")  # running totals of what is no cost by itself
-COSTS = ["updates", *RESOURCES]
+DEVICES = ("learner_seconds", "explorer_seconds", "teacher_seconds", "teacher_generation_seconds")
+ALL_DEVICES = "device_seconds"  # learner, explorers and teacher together, takeovers included
+COSTS = ["updates", *RESOURCES, ALL_DEVICES]
 
 
 def curve(run: Run) -> pd.DataFrame:
@@ -57,6 +61,7 @@ def curve(run: Run) -> pd.DataFrame:
     for name, (column, kind) in RESOURCES.items():
         at = metrics.cumulative_at if kind == "each" else metrics.running_at
         out[name] = at(out["version"], updates[column])
+    out[ALL_DEVICES] = out[list(DEVICES)].sum(axis=1)
     for name in TEACHER_ACTS:
         out[name] = metrics.running_at(out["version"], updates[name])
     out["rollouts"] = out["explorer_step"] * run.config.pipeline.tasks_per_step * run.config.pipeline.runs_per_task
@@ -78,6 +83,10 @@ def diagnostics(run: Run) -> dict[str, Any]:
     taken_over = by_teacher.groupby([t[name] for name in ("explorer_batch", "task_index", "run")]).any()
     out |= {
         "updates": len(u),
+        "teacher_tokens": int(last["teacher_tokens"]),
+        "scored_tokens": int(student["valid_tokens"].sum()),
+        "trained_tokens": trained,
+        "scored_over_trained": student["valid_tokens"].sum() / trained if trained else np.nan,
         "load": last["arrival_rate"] / last["drain_rate"] if last["drain_rate"] > 0 else np.nan,
         "stale_rows": int(last["stale_rows"]),
         "teacher_tokens_scored_over_trained": last["teacher_tokens"] / trained if trained else np.nan,
@@ -166,7 +175,10 @@ def _summary_row(run: Run, data: pd.DataFrame, horizon: int) -> dict[str, Any]:
         "episodes": int(data["episodes"].max()),
         "start": data["success"].iloc[0],
         "peak": metrics.peak(data["success"]),
+        "peak_bias": peak_bias(smoothed(data["success"]), data["episodes"], rng("peak", *run.key.values())),
         "peak_version": int(data["version"].iloc[int(data["success"].argmax())]),
+        "best5_mean": metrics.best_window(data["success"]),
+        "final": data["success"].iloc[-1],
         "final5_mean": mean,
         "final5_std": std,
         "nauc": metrics.nauc(data["version"], data["success"], horizon, diverged),

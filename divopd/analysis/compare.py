@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from divopd.analysis import metrics
 from divopd.analysis.labels import ordered
 from divopd.analysis.uncertainty import (
     Interval,
@@ -134,3 +135,18 @@ def _interval(scores: dict[str, np.ndarray], point: ArrayLike, low: ArrayLike, h
     if min(len(array) for array in scores.values()) < 2:  # such a setting would add no spread, as if it had none
         return Interval(float(np.asarray(point)))
     return Interval(*(float(np.asarray(x)) for x in (point, low, high)))
+
+
+def cell_speedup(runs: pd.DataFrame, resource: str, prefix: str = "") -> metrics.Speedup:
+    """One cell's speedup over its seeds, `prefix` "sustained_" for the sustained one: metrics.combine."""
+    values = runs[f"{prefix}speedup_{resource}"].astype(float)
+    bounds = runs[f"{prefix}bound_{resource}"].astype("string").fillna("")
+    pairs = zip(values, bounds, strict=True)
+    return metrics.combine(metrics.Speedup(None if math.isnan(value) else value, bound) for value, bound in pairs)
+
+
+def speedup_spread(runs: pd.DataFrame, resource: str, prefix: str = "") -> Interval | None:
+    """The interval of a cell's exact speedup over its seeds; None where one of them is a bound or unknown."""
+    gain = cell_speedup(runs, resource, prefix)
+    values = runs[f"{prefix}speedup_{resource}"].astype(float).dropna()
+    return geometric_over_seeds(values) if gain.value is not None and not gain.bound else None

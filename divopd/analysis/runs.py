@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class Run:
     def key(self) -> dict[str, Any]:
         c = self.config
         return {"suite": c.suite, "setting": c.setting, "env": c.env.name, "method": c.method.name, "seed": c.seed}
+
+    def without_rows(self) -> Run:
+        """The same run with empty tables."""
+        empty = {name: getattr(self, name).iloc[:0] for name in runlog.SCHEMAS}
+        return replace(self, **empty)
 
     @property
     def provenance(self) -> dict[str, Any]:

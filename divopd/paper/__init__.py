@@ -20,6 +20,7 @@ TABLES = (
     "cap",  # by k; no k is none
     "matched_access",
     "gradient_alignment",  # a row an (environment, rule)
+    "wall_speedup",  # DivOPD over vanilla by resource, a row a setting
 )
 
 
