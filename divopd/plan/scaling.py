@@ -97,6 +97,6 @@ def _limit(pace: Flow, busy: float, load: float) -> str:
     """A learner that waits although enough arrives waits for turns that are not stale."""
     if busy > 0.9:
         return "learner"
-    if pace.teacher_busy >= 1.0:
+    if pace.teacher_busy > 1.01:
         return "teacher"
     return "staleness" if load >= 1.0 else "explorers"

@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(workflow.basedir).parent))
 
 from divopd import suite
 from divopd.provenance import config_hash, rule_path
+from divopd.templates import template_path
 
 # `python` in a job is the one that runs Snakemake, whose folder need not be on PATH; one thread a job
 PATH = os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
@@ -29,12 +30,13 @@ def cell_of(wildcards):
 
 
 def train_inputs(wildcards):
-    """The rule's file, the weights, and the panel: a run's log belongs to one panel, and most checkpoints are gone."""
+    """Files of the rule, weights, prompt template and panel: a log belongs to one panel, most checkpoints are gone."""
     cell = cell_of(wildcards)
     folders = [Path(policy.path) for policy in (cell.student, cell.teacher)]
     weights = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.safetensors"))]
     # relative: the same set of inputs wherever the checkout lies
-    return [os.path.relpath(path) for path in (rule_path(cell.method.rule), cell.env.eval_panel, *weights)]
+    prompt = [path for path in [template_path(cell.prompt)] if path is not None]
+    return [os.path.relpath(path) for path in (rule_path(cell.method.rule), cell.env.eval_panel, *prompt, *weights)]
 
 
 def csvs(*names):
