@@ -84,6 +84,13 @@ def test_cost_to_target_is_paid_through_the_first_evaluation_there():
     assert metrics.cost_to_target([0.1 + 0.2], [5.0], 0.3) == Cost(5.0, False)  # to rounding
 
 
+def test_many_targets_at_once_agree_with_one_by_one():
+    targets = [0.05, 0.20, 0.30, 0.31, 0.50, 0.51, 0.9]
+    one = [metrics.cost_to_target(CURVE, TOKENS, target) for target in targets]
+    wanted = [math.nan if cost.censored else cost.value for cost in one]
+    assert np.array_equal(metrics.costs_to_targets(CURVE, TOKENS, targets), wanted, equal_nan=True)
+
+
 def test_sustained_cost_needs_the_mean_of_three():
     # means: .25 at the third, .35 at the fourth, .40 at the fifth evaluation
     assert metrics.cost_to_target(CURVE, TOKENS, 0.25, 3) == Cost(220.0, False)

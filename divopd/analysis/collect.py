@@ -41,18 +41,13 @@ COSTS = ["updates", *RESOURCES, ALL_DEVICES]
 def curve(run: Run) -> pd.DataFrame:
     """One row an evaluated version, with cumulative costs up to it and the Wilson interval of its success."""
     # two explorer steps can meet the same version; its draws are the same then, so one of them tells all
+    means = {"reward": "mean_reward", "turns": "mean_turns", "response_tokens": "mean_response_tokens",
+             "invalid_actions": "invalid_actions", **{name: name for name in (*RULES, SCORE)}}  # fmt: skip
     episodes = pd.concat([run.evals, by_rule(run.evals)], axis=1)
     grouped = episodes.groupby(["version", "explorer_step"], sort=True)
-    out = grouped.agg(
-        time=("time", "first"),
-        episodes=("episode", "size"),
-        successes=("success", "sum"),
-        mean_reward=("reward", "mean"),
-        mean_turns=("turns", "mean"),
-        mean_response_tokens=("response_tokens", "mean"),
-        invalid_actions=("invalid_actions", "mean"),
-        **{name: (name, "mean") for name in (*RULES, SCORE)},
-    ).reset_index()
+    out = pd.DataFrame({"time": grouped["time"].first(), "episodes": grouped.size()})
+    out["successes"] = grouped["success"].sum()
+    out = out.join(grouped[list(means)].mean().rename(columns=means)).reset_index()
     out = out.drop_duplicates("version", ignore_index=True)
     out["success"] = out["successes"] / out["episodes"]
     out["wilson_low"], out["wilson_high"] = wilson(out["successes"], out["episodes"])
@@ -80,7 +75,7 @@ def diagnostics(run: Run) -> dict[str, Any]:
     trained = int(u["valid_tokens"].sum())
     student = t[t["actor"] == "student"]
     by_teacher = t["actor"] == "teacher"
-    taken_over = by_teacher.groupby([t[name] for name in ("explorer_batch", "task_index", "run")]).any()
+    taken_over = by_teacher.groupby(rollout_number(t)).any()
     out |= {
         "updates": len(u),
         "teacher_tokens": int(last["teacher_tokens"]),
@@ -98,6 +93,13 @@ def diagnostics(run: Run) -> dict[str, Any]:
     return {**run.key, "status": run.status["status"], **out, **run.provenance}
 
 
+def rollout_number(turns: pd.DataFrame) -> np.ndarray:
+    """(turns,) one integer a rollout, of its three: grouping by it takes a third of the time."""
+    batch, task, run = (turns[name].to_numpy() for name in ("explorer_batch", "task_index", "run"))
+    tasks, runs = (int(x.max(initial=0)) + 1 for x in (task, run))
+    return (batch * tasks + task) * runs + run
+
+
 def selection_use(turns: pd.DataFrame) -> dict[str, float]:
     """What became of a run's student turns, by rollout: never-selected share, Gini coefficient of selected turns.
 
@@ -105,11 +107,10 @@ def selection_use(turns: pd.DataFrame) -> dict[str, float]:
     leaves out those of which nothing was selected while a turn still waited at the end of the run
     (`undecided_rollouts`): their fate is open.
     """
-    rollout = [turns[name] for name in ("explorer_batch", "task_index", "run")]
     valid = (turns["valid_tokens"] > 0) & turns["disagreement"].notna() & ~turns["prompt_truncated"].astype(bool)
     waiting = (turns["selected_at"] < 0) & (turns["dropped"].isna() | (turns["dropped"] == DropReason.UNREAD.value))
     each = pd.DataFrame({"valid": valid, "selected": turns["selected_at"] >= 0, "waiting": waiting})
-    grouped = each.groupby(rollout).agg({"valid": "any", "selected": "sum", "waiting": "any"})
+    grouped = each.groupby(rollout_number(turns)).agg({"valid": "any", "selected": "sum", "waiting": "any"})
     undecided = grouped["valid"] & (grouped["selected"] == 0) & grouped["waiting"]
     counts = grouped.loc[grouped["valid"] & ~undecided, "selected"].to_numpy(dtype=float)
     return {
@@ -128,10 +129,11 @@ def summarise(curves: pd.DataFrame, runs: Iterable[Run], baseline: str = "vanill
     """
     rows = []
     by_setting: dict[str, list[Run]] = {}
+    of_run = dict(list(curves.groupby(["suite", "setting", "env", "method", "seed"], sort=False)))
     for run in runs:
         by_setting.setdefault(run.config.setting, []).append(run)
     for group in by_setting.values():
-        data = {run.path: _select(curves, run) for run in group}
+        data = {run.path: of_run[tuple(run.key.values())].sort_values("version") for run in group}
         finished = [r for r in group if r.status["status"] == "done"] or group
         horizon = metrics.common_horizon(int(data[run.path]["version"].max()) for run in finished)
         target, rule = _target(group, data, baseline, horizon)
@@ -147,22 +149,21 @@ def summarise(curves: pd.DataFrame, runs: Iterable[Run], baseline: str = "vanill
 
 def speedup_by_target(curves: pd.DataFrame, baseline: str = "vanilla", step: float = 0.025) -> pd.DataFrame:
     """Exact speedups in trained tokens and learner seconds: a row a (setting, method, seed, target in steps)."""
-    rows = []
-    for setting, seed in curves[["setting", "seed"]].drop_duplicates().itertuples(index=False):
-        cell = curves[(curves["setting"] == setting) & (curves["seed"] == seed)]
+    targets = np.arange(step, 1.0 + 1e-9, step).round(6)
+    parts = []
+    for (setting, seed), cell in curves.groupby(["setting", "seed"], sort=False):
         base = cell[cell["method"] == baseline]
-        if base.empty:
-            continue
-        for target in np.arange(step, 1.0 + 1e-9, step).round(6):
-            for method, data in cell.groupby("method", sort=False):
-                values = {}
-                for name in ("trained_tokens", "learner_seconds"):
-                    pair = [metrics.cost_to_target(d["success"], d[name], target) for d in (base, data)]
-                    values[f"speedup_{name}"] = metrics.speedup(*pair).exact
-                if any(value is not None for value in values.values()):
-                    rows.append({"setting": setting, "method": method, "seed": seed, "target": target, **values})
+        for method, data in cell.groupby("method", sort=False) if len(base) else ():
+            part = pd.DataFrame({"setting": setting, "method": method, "seed": seed, "target": targets})
+            for name in ("trained_tokens", "learner_seconds"):
+                costs, theirs = (metrics.costs_to_targets(d["success"], d[name], targets) for d in (data, base))
+                known = (costs > 0) & (theirs > 0)  # at the target from the start: no cost, nothing to divide
+                part[f"speedup_{name}"] = np.divide(theirs, costs, out=np.full(len(targets), np.nan), where=known)
+            parts.append(part.dropna(how="all", subset=["speedup_trained_tokens", "speedup_learner_seconds"]))
+    if parts:
+        return pd.concat(parts, ignore_index=True).sort_values(["setting", "seed", "target"], kind="stable")
     columns = ["setting", "method", "seed", "target", "speedup_trained_tokens", "speedup_learner_seconds"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(columns=columns)
 
 
 def _summary_row(run: Run, data: pd.DataFrame, horizon: int) -> dict[str, Any]:
@@ -222,11 +223,6 @@ def _cost_columns(costs: dict[tuple[str, int], metrics.Cost] | None, base: Any) 
             out[f"{prefix}cost_{name}"] = None if cost is None else cost.value
             out[f"{prefix}speedup_{name}"], out[f"{prefix}bound_{name}"] = gain.value, gain.bound
     return out
-
-
-def _select(curves: pd.DataFrame, run: Run) -> pd.DataFrame:
-    same = np.logical_and.reduce([curves[name] == value for name, value in run.key.items()])
-    return curves[same].sort_values("version")
 
 
 def _keyed(run: Run, table: pd.DataFrame) -> pd.DataFrame:

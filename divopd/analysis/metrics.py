@@ -118,6 +118,13 @@ def cost_to_target(success: ArrayLike, costs: ArrayLike, target: float, window: 
     return Cost(float(used[-1]), True)
 
 
+def costs_to_targets(success: ArrayLike, costs: ArrayLike, targets: ArrayLike) -> np.ndarray:
+    """(targets,) `cost_to_target` of many targets at once; NaN where the run is censored."""
+    curve, used = _curve(success), np.asarray(costs, dtype=float)
+    first = np.searchsorted(np.maximum.accumulate(curve), np.asarray(targets, dtype=float) - 1e-12)
+    return np.where(first < len(curve), used[np.minimum(first, len(curve) - 1)], np.nan)
+
+
 def speedup(baseline: Cost, method: Cost) -> Speedup:
     """C_baseline / C_method. One censored side leaves a bound, two leave nothing."""
     if (baseline.censored and method.censored) or method.value <= 0 or baseline.value <= 0:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-WINDOW = 5  # evaluations averaged where the curve that lies behind the noise is estimated
+WINDOW = 9  # evaluations averaged where the curve that lies behind the noise is estimated
 DRAWS = 1000
 
 
 def smoothed(success: ArrayLike, window: int = WINDOW) -> np.ndarray:
     """(evaluations,) centred moving average of success; near the ends over as many as there are on both sides alike.
 
-    An estimate of the success that the weights have, without the noise of which games were won (ours).
+    An estimate of the success that the weights have, without the noise of which games were won (ours). What noise is
+    left in it makes the bias found from it too small, by a quarter where the curve is flat (docs/metrics.md).
     """
     curve = np.asarray(success, dtype=float)
     total = np.r_[0.0, np.cumsum(curve)]
@@ -25,8 +26,7 @@ def peak_bias(truth: ArrayLike, episodes: ArrayLike, rng: np.random.Generator, d
     """E[peak] - max(truth): how far the highest of the evaluations lies above the best success, on average.
 
     `truth` (evaluations,) is the success behind each, in [0, 1]; each is measured on `episodes` games, independently:
-    wins are binomial. Games of a fixed panel differ in difficulty, which makes real noise smaller, so this is an upper
-    estimate (ours).
+    wins are binomial (ours). Games of a fixed panel differ in difficulty, which makes real noise smaller.
     """
     p, n = np.clip(np.asarray(truth, dtype=float), 0.0, 1.0), np.asarray(episodes)
     if p.ndim != 1 or len(p) == 0 or (n < 1).any():
