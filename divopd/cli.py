@@ -103,11 +103,13 @@ def evaluate(run_dir: Path, progress: Any) -> None:
 @main.command()
 @click.argument("results_dir", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Where CSVs, tables/ and report.md go.  [default: RESULTS_DIR]"
-)
+    "--out", type=click.Path(path_type=Path),
+    help="Where CSVs, tables/, report.md and report.html go.  [default: RESULTS_DIR]",
+)  # fmt: skip
 @click.option("--figures", type=click.Path(path_type=Path), help="Where figures go.  [default: OUT/figures]")
 @click.option(
-    "--stage", type=click.Choice(["all", "collect", "tables", "figures", "page"]), default="all", show_default=True,
+    "--stage", type=click.Choice(["all", "collect", "tables", "figures", "page", "html"]), default="all",
+    show_default=True,
     help="One stage only; all but collect read the CSVs in OUT.",
 )  # fmt: skip
 @click.option("--baseline", help="Method that speedups compare with.  [default: the suite's, else vanilla]")

@@ -30,7 +30,7 @@ def report(
     allow: Sequence[str] = (),
     suite: Path | None = None,
 ) -> list[str]:
-    """Make what `stage` names ("all", "collect", "tables", "figures", "page"); lines that say what was made.
+    """Make what `stage` names ("all", "collect", "tables", "figures", "page", "html"); lines that say what was made.
 
     With a `suite` file only its cells enter, and its baseline is the default ("vanilla" without). Raises RunLogError
     where there is no finished run, none of the baseline, or a log or CSV cannot be read, MixedRunsError where runs
@@ -46,6 +46,8 @@ def report(
         lines += _figures(out, figures)
     if stage in ("all", "page"):
         lines += _page(results, out, figures)
+    if stage in ("all", "html"):
+        lines += _html(results, out)
     return lines
 
 
@@ -128,6 +130,13 @@ def _page(results: Path, out: Path, folder: Path) -> list[str]:
     parts.append(f"## What made it\n\n{_markdown(hashes)}\n")
     (out / "report.md").write_text("\n".join(parts))
     return [f"page -> {out / 'report.md'}"]
+
+
+def _html(results: Path, out: Path) -> list[str]:
+    from divopd.analysis.html import write_page
+
+    made = write_page(results, out, {name: _load(out, name) for name in ("curves", "summary", "timings")})
+    return [f"page -> {made} ({made.stat().st_size / 1e6:.1f} MB)"]
 
 
 def _counterparts(summary: pd.DataFrame) -> dict[str, str]:

@@ -79,3 +79,26 @@ rule page:
         figures=lambda wildcards, input: Path(input[-1]).parent.as_posix(),
     shell:
         "python -m divopd.cli report {params.results} --stage page --figures {params.figures} 2>&1 | tee {log}"
+
+
+# One file for a browser; it shows runs as well, which the CSVs do not hold.
+rule html:
+    input:
+        csvs("curves", "summary", "timings"),
+        rules.tables.output,
+        [f"{run}/evaluated.json" for run in CELLS],
+    output:
+        report(
+            f"{RESULTS}/report.html",
+            caption="../report/html.rst",
+            category="Report",
+        ),
+    log:
+        f"{RESULTS}/logs/html.log",
+    conda:
+        "../../environment.yml"
+    threads: 1
+    params:
+        results=above(0),
+    shell:
+        "python -m divopd.cli report {params.results} --stage html 2>&1 | tee {log}"
