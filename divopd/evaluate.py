@@ -12,8 +12,9 @@ import torch
 from . import runlog
 from .config import RunConfig
 from .envs.registry import eval_tasks, make_envs
-from .policies.base import PolicyError
-from .policies.hf import HFPolicy, load_model, load_tokenizer
+from .policies.base import Policy, PolicyError
+from .policies.hf import load_tokenizer
+from .policies.make import make_policy
 from .prompts import Renderer, make_style
 from .rollout import PlaySettings, play
 from .runlog import RunLog, RunLogError, read_config
@@ -25,12 +26,13 @@ from .types import Rollout
 class Evaluator:
     """Plays the panel with whatever weights it is given; environments are reused from checkpoint to checkpoint."""
 
-    def __init__(self, config: RunConfig, policy: HFPolicy | None = None, watch: Stopwatch | None = None) -> None:
+    def __init__(self, config: RunConfig, policy: Policy | None = None, watch: Stopwatch | None = None) -> None:
         torch.set_num_threads(config.threads)
         self.config = config
         tokenizer = load_tokenizer(config.student)
         self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
-        self.policy = policy or HFPolicy(load_model(config.student), self.renderer.eos)
+        longest = config.prompt.max_prompt_tokens + config.prompt.max_response_tokens
+        self.policy = policy or make_policy(config.student, self.renderer.eos, longest)
         self.tasks = eval_tasks(config.env, config.evaluation.episodes)
         self.envs = make_envs(config.env, min(config.evaluation.batch, len(self.tasks)))
         self.watch = watch or Stopwatch()
@@ -89,10 +91,10 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
         raise RunLogError(f"{run_dir} has no checkpoints: run `divopd train` for this cell first")
     firsts: dict[int, Path] = {}
     for path in files:
-        firsts.setdefault(_version(path), path)
+        firsts.setdefault(checkpoint_version(path), path)
     evaluator = Evaluator(config) if firsts.keys() - done else None
     for number, path in enumerate(files):
-        version = _version(path)
+        version = checkpoint_version(path)
         if evaluator and version not in done:
             success = _evaluate(evaluator, path, log)
             done.add(version)
@@ -101,12 +103,13 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
             path.unlink()
 
 
-def _version(path: Path) -> int:
+def checkpoint_version(path: Path) -> int:
+    """The learner version of a checkpoint, by its name."""
     return int(path.name[1:6])
 
 
-def _evaluate(evaluator: Evaluator, path: Path, log: RunLog) -> float:
-    """Play the panel with one checkpoint and put its episodes on disk; the success rate."""
+def checkpoint_rows(evaluator: Evaluator, path: Path) -> list[dict[str, Any]]:
+    """Rows of evals.parquet: the panel played with one checkpoint. Raises RunLogError where it cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -114,13 +117,18 @@ def _evaluate(evaluator: Evaluator, path: Path, log: RunLog) -> float:
             facts = handle.metadata()
             evaluator.policy.load_weights({name: handle.get_tensor(name) for name in handle.keys()})  # noqa: SIM118
     except (SafetensorError, PolicyError) as error:
-        mend = f"delete {log.run_dir} and run this cell again, or delete the file to do without its version"
+        mend = f"delete {path.parent.parent} and run this cell again, or delete the file to do without its version"
         raise RunLogError(f"{path} is damaged ({error}); {mend}") from error
     version = int(facts["version"])
-    rollouts = evaluator.run(version)
-    log.add("evals", episode_rows(rollouts, version, int(facts["explorer_step"]), float(facts["time"])))
+    return episode_rows(evaluator.run(version), version, int(facts["explorer_step"]), float(facts["time"]))
+
+
+def _evaluate(evaluator: Evaluator, path: Path, log: RunLog) -> float:
+    """Play the panel with one checkpoint and put its episodes on disk; the success rate."""
+    rows = checkpoint_rows(evaluator, path)
+    log.add("evals", rows)
     for stage, seconds in evaluator.watch.seconds.items():
         log.add_seconds("evaluation", seconds)
         evaluator.watch.seconds[stage] = 0.0
     log.flush()
-    return sum(rollout.success for rollout in rollouts) / len(rollouts)
+    return sum(row["success"] for row in rows) / len(rows)

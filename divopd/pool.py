@@ -12,7 +12,7 @@ turns this is the paper's read.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from divopd.selection import Rule, gate
@@ -68,12 +68,11 @@ class Pool:
 
     def ready(self, update: int, rule: Rule | type[Rule]) -> bool:
         """Whether a draw now would offer at least B usable turns."""
-        oldest, need = self._oldest_version(update), self.batch_rows
-        for turn, verdict in chain(self._pending, self._queue):
-            need -= turn.version >= oldest and (verdict is None or not rule.gated)
-            if need <= 0:
-                return True
-        return False
+        return any(count >= self.batch_rows for count, _ in enumerate(self._usable(update, rule), start=1))
+
+    def usable(self, update: int, rule: Rule | type[Rule]) -> int:
+        """Turns that a draw now could offer, if it read all."""
+        return sum(1 for _ in self._usable(update, rule))
 
     def draw(self, update: int, rule: Rule | type[Rule]) -> list[Turn]:
         """Steps 1-3 at update q: the turns the rule may choose from, in arrival order. `settle` must follow.
@@ -139,6 +138,12 @@ class Pool:
         closed = [turn for turn in self._turns if turn.selected_at >= 0 or turn.dropped is not None]
         self._turns = [turn for turn in self._turns if turn.selected_at < 0 and turn.dropped is None]
         return closed
+
+    def _usable(self, update: int, rule: Rule | type[Rule]) -> Iterator[Turn]:
+        oldest = self._oldest_version(update)
+        for turn, verdict in chain(self._pending, self._queue):
+            if turn.version >= oldest and (verdict is None or not rule.gated):
+                yield turn
 
     def _oldest_version(self, update: int) -> int:
         return max(update - self.max_staleness, 0)

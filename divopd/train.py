@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from .learner import DivergedError, Learner, Reference
 from .losses import SAMPLED
 from .pipeline.virtual import Task, VirtualPipeline, Workers
 from .policies.base import PolicyError
-from .policies.hf import HFPolicy, load_model, load_tokenizer, tied_weights
+from .policies.hf import HFPolicy, load_model, load_tokenizer
+from .policies.make import make_policy
+from .policies.parity import Parity
 from .prompts import Renderer, make_style
 from .provenance import identity
 from .rollout import PlaySettings, play, score
@@ -53,21 +55,39 @@ class Trainer:
             if state is not None:
                 self._restore(state)
 
-    def _build(self, config: RunConfig) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for policy in (self.student, self.teacher):
+            policy.close()
+
+    def _prepare(self, config: RunConfig) -> int:
+        """Rule, prompts and rollout policy; the number of token ids that the teacher's tokenizer defines."""
         self.rule = load_rule(config.method.rule, config.method.params)
+        self.policy = load_policy(config.method.rollout.policy, config.method.rollout.params)
         tokenizer, teacher_tokenizer = load_tokenizer(config.student), load_tokenizer(config.teacher)
         defined = check_tokenizers(tokenizer, teacher_tokenizer)
         self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
         self.transcripts = Transcripts(config.train.updates, tokenizer)
-        self.student = HFPolicy(load_model(config.student), self.renderer.eos)
-        self.teacher = HFPolicy(load_model(config.teacher), self.renderer.eos)
-        raw = self.teacher.model.get_input_embeddings().num_embeddings
-        self.teacher_vocabulary = raw if config.prompt.score_unknown_ids else defined
+        self.parity = Parity(config)
+        return defined
+
+    def _build(self, config: RunConfig) -> None:
+        defined = self._prepare(config)
+        longest = config.prompt.max_prompt_tokens + config.prompt.max_response_tokens
+        self.student, self.teacher = (
+            make_policy(policy, self.renderer.eos, longest) for policy in (config.student, config.teacher)
+        )
+        self.teacher_vocabulary = self.teacher.vocabulary if config.prompt.score_unknown_ids else defined
         # float32 whatever the rollout copy's type: bfloat16 weights would round small updates away
         master = load_model(config.student.model_copy(update={"dtype": "float32"}))
         loss = config.method.loss
         # the other losses compare distributions, so the learner asks the teacher itself
-        reference = None if loss.name == SAMPLED else Reference(self.teacher.model, self.teacher_vocabulary)
+        reference = None
+        if loss.name != SAMPLED:
+            model = self.teacher.model if isinstance(self.teacher, HFPolicy) else load_model(config.teacher)
+            reference = Reference(model, self.teacher_vocabulary)
         self.learner = Learner(master, config.train, bf16=config.train.bf16, loss=loss, teacher=reference)
         self.envs = make_envs(config.env, config.pipeline.tasks_per_step * config.pipeline.runs_per_task)
         self.settings = PlaySettings(
@@ -76,8 +96,7 @@ class Trainer:
             config.prompt.max_response_tokens,
             config.rollout_temperature,
         )
-        policy = load_policy(config.method.rollout.policy, config.method.rollout.params)
-        self.pipeline = VirtualPipeline(config, self.rule, train_tasks(config.env), policy)
+        self.pipeline: Any = VirtualPipeline(config, self.rule, train_tasks(config.env), self.policy)
 
     # what the pipeline drives ----------------------------------------------------------------------------------------
 
@@ -87,26 +106,22 @@ class Trainer:
         )
         scored = score(self.teacher, rollouts, self.teacher_vocabulary, self.watch)
         self.transcripts.note(rollouts, version)
+        self.parity.note(rollouts)
         return rollouts, scored
 
     def _learn(self, turns: Sequence[Any], version: int, weights: np.ndarray | None = None) -> dict[str, float]:
         with self.watch("learner"):
             stats = self.learner.update(turns, version, weights)
+        self.parity.drift(stats["drift"], version)
         return {key: stats[key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
 
     def _publish(self) -> None:
-        self.student.load_weights(self.learner.model.state_dict())
+        model, version = self.learner.model, self.learner.version
+        self.student.load_weights(model.state_dict(), version)
+        self.log.add("parity", self.parity.published(self.student, model, self.renderer.eos, version))
 
     def _save(self, version: int, explorer_step: int, time: float) -> None:
-        from safetensors.torch import save_file
-
-        folder = self.run_dir / "checkpoints"
-        folder.mkdir(exist_ok=True)
-        tied = tied_weights(self.student.model)
-        weights = {k: v for k, v in self.student.model.state_dict().items() if k not in tied}
-        facts = {"version": str(version), "explorer_step": str(explorer_step), "time": repr(time)}
-        path = folder / f"v{version:05d}-e{explorer_step:05d}.safetensors"
-        atomic_write(path, lambda beside: save_file(weights, beside, metadata=facts))
+        write_checkpoint(self.run_dir, self.student.weights(), version, explorer_step, time)
 
     # the run ---------------------------------------------------------------------------------------------------------
 
@@ -130,9 +145,15 @@ class Trainer:
         self.pipeline.pool.finish(self.pipeline.version)
         self._close_turns()
         self._charge()
-        self.log.finish(status, updates=self.pipeline.version, virtual_seconds=self.pipeline.now, **details)
+        if self.parity.alarms:
+            details["alarms"] = self.parity.alarms
+        self.log.finish(status, updates=self.pipeline.version, **self._seconds(), **details)
         runlog.remove(self.run_dir / "resume")
         return status
+
+    def _seconds(self) -> dict[str, Any]:
+        """What the run took, for status.json."""
+        return {"virtual_seconds": self.pipeline.now}
 
     def _close_turns(self) -> None:
         task_of = self.pipeline.task_of
@@ -151,21 +172,34 @@ class Trainer:
     def _snapshot(self) -> None:
         """A resume point: everything that the next event needs, and how far the log had come."""
         with self.watch("clock"):
-            self._close_turns()
-            self._charge()
-            self.log.flush()
-            state = {
-                "pipeline": pickle.dumps(self.pipeline),
-                "learner": self.learner.state_dict(),
-                "published": self.student.model.state_dict(),
-                "transcripts": self.transcripts.state_dict(),
-                "log": self.log.counts(),
-                "checkpoints": [path.name for path in (self.run_dir / "checkpoints").glob("*")],
-                "identity": identity(self.config),
-            }
-            folder = self.run_dir / "resume"
-            folder.mkdir(exist_ok=True)
-            atomic_write(folder / "state.pt", lambda beside: torch.save(state, beside))
+            state = self._state() | self._weights_state()
+            self._write_resume_point(state)
+
+    def _state(self) -> dict[str, Any]:
+        """Of all but the weights. What it says of the log is on disk."""
+        self._close_turns()
+        self._charge()
+        self.log.flush()
+        return {
+            "pipeline": pickle.dumps(self.pipeline),
+            "transcripts": self.transcripts.state_dict(),
+            "parity": self.parity.state_dict(),
+            "log": self.log.counts(),
+            "checkpoints": [path.name for path in (self.run_dir / "checkpoints").glob("*")],
+            "identity": identity(self.config),
+        }
+
+    def _weights_state(self) -> dict[str, Any]:
+        return {"learner": self.learner.state_dict(), "published": self.student.weights()}
+
+    def _load_weights_state(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.student.load_weights(state["published"], self.pipeline.version)  # the learner may be one ahead
+
+    def _write_resume_point(self, state: dict[str, Any]) -> None:
+        folder = self.run_dir / "resume"
+        folder.mkdir(exist_ok=True)
+        atomic_write(folder / "state.pt", lambda beside: torch.save(state, beside))
 
     def _resume_point(self) -> dict[str, Any] | None:
         """The state that the last snapshot kept; None where there is none of this very run."""
@@ -188,11 +222,26 @@ class Trainer:
             if path.name not in state["checkpoints"]:  # later than the resume point: it is about to be made again
                 path.unlink()
         self.pipeline = state["pipeline"]
-        self.learner.load_state_dict(state["learner"])
-        self.student.load_weights(state["published"])
+        self._load_weights_state(state)
         if "transcripts" in state:  # resume points of before they were kept lack it
             self.transcripts.load_state_dict(state["transcripts"])
+        if "parity" in state:
+            self.parity.load_state_dict(state["parity"])
         self.log.truncate({name: rows for name, rows in state["log"].items() if name != "evals"})
+
+
+def write_checkpoint(
+    run_dir: Path, weights: Mapping[str, torch.Tensor], version: int, explorer_step: int, time: float
+) -> Path:
+    """Keep published weights, without tied copies, for `divopd evaluate`."""
+    from safetensors.torch import save_file
+
+    folder = run_dir / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    facts = {"version": str(version), "explorer_step": str(explorer_step), "time": repr(time)}
+    path = folder / f"v{version:05d}-e{explorer_step:05d}.safetensors"
+    atomic_write(path, lambda beside: save_file(dict(weights), beside, metadata=facts))
+    return path
 
 
 def check_tokenizers(student: Any, teacher: Any) -> int:
@@ -214,4 +263,10 @@ def train(config: RunConfig, run_dir: Path, progress: Progress) -> str:
     if (run_dir / "status.json").exists():
         runlog.remove(run_dir / "resume")  # killed between the two
         return str(runlog.read_json(run_dir, "status.json")["status"])
-    return Trainer(config, run_dir).run(progress)
+    if config.pipeline.kind == "ray":
+        from .pipeline.ray.trainer import RayTrainer
+
+        with RayTrainer(config, run_dir) as trainer:
+            return trainer.run(progress)
+    with Trainer(config, run_dir) as alone:
+        return alone.run(progress)

@@ -1,0 +1,258 @@
+"""The coordinator: hands out work, and alone touches pool, rule and log.
+
+The learner's death ends the epoch: the run goes back to its last resume point, and whatever still comes from before is
+dropped. Any other worker's death costs what it was doing (loop.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from divopd.evaluate import checkpoint_version
+from divopd.pipeline.ray.fleet import Seat, lanes
+from divopd.pipeline.ray.loop import Loop
+from divopd.pipeline.ray.weights import unpack
+from divopd.rollouts import TeacherTurns
+from divopd.types import Rollout, RolloutId
+
+if TYPE_CHECKING:
+    from divopd.pipeline.ray.trainer import RayTrainer
+
+SCORED_AT_ONCE = 16  # rollouts a scorer is given together
+
+
+class Coordinator(Loop):
+    """Drives one run from where its course is to its end."""
+
+    def __init__(self, host: RayTrainer) -> None:
+        super().__init__(host)
+        self.weights: list[Any] = []  # a reference to those published last
+        self.setups: list[Any] = []  # of the learner's ranks, as they end
+        self.reached = 0  # the version at which a learner died: from there on it is known to live
+        self.scoring: deque[Rollout] = deque()
+        self.in_flight: set[RolloutId] = set()  # played or scored now
+        self.checkpoints: deque[Path] = deque()  # to be evaluated
+        self.writer = ThreadPoolExecutor(1)
+        self.writing: list[Future[Path]] = []
+
+    def run(self, progress: Callable[[int], None]) -> None:
+        """To the last version, and its evaluation; `progress` is called after each version."""
+        self.progress = progress
+        for kind in ("explorer", "scorer", "evaluator"):
+            for seat in self.fleet.of(kind):
+                self._seat(seat)
+        self._start_learner()
+        self._find_checkpoints()
+        while not (self.course.finished and self._evaluated_all()):
+            self._hand_out()
+            self._wait()
+            self._written()
+        self.writer.shutdown()
+
+    # what workers do -------------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        with self.host.watch("clock"):
+            self._tick()
+            if self.weights and not self.course.finished:
+                self._learn()
+                self._score()
+                for seat in self.fleet.ready("explorer"):
+                    if not seat.jobs:
+                        self._explore(seat)
+            for seat in self.fleet.ready("evaluator"):
+                if self.checkpoints and not seat.jobs:
+                    path = self.checkpoints[0]
+                    self._call(seat, seat.actor.evaluate.remote(str(path)), self._evaluated)
+
+    def _explore(self, seat: Seat) -> None:
+        teachers = self.fleet.ready("scorer") if isinstance(self.course.policy, TeacherTurns) else []
+        if isinstance(self.course.policy, TeacherTurns) and not teachers:
+            return
+        if (work := self.course.next_tasks(self._save, len(self.in_flight))) is None:
+            return
+        direction, tasks = work
+        count = lanes(self.config)
+        stamp = (self.epoch, self.course.version)
+        for i in range(min(count, len(tasks))):
+            mine = tasks[i::count]
+            names = [name for name, _, _ in mine]
+            self.in_flight.update(names)
+            teacher = teachers[(seat.index + i) % len(teachers)] if teachers else None
+            helper = (teacher.index, teacher.life, teacher.actor) if teacher else None
+            reference = seat.actor.play.remote(mine, (i, count), stamp, self.weights, direction, helper)
+            self._call(seat, reference, self._played, partial(self._requeue, names))
+
+    def _requeue(self, names: Sequence[RolloutId]) -> None:
+        self.in_flight.difference_update(names)
+        self.course.redo(names)
+
+    def _played(self, result: tuple[list[Rollout], dict[str, float]]) -> None:
+        rollouts, seconds = result
+        self.course.totals["teacher_generation_seconds"] += seconds.get("teacher_generation", 0.0)
+        self._charge(seconds)
+        self.scoring.extend(rollouts)
+
+    def _score(self) -> None:
+        idle = [seat for seat in self.fleet.ready("scorer") if not seat.jobs]
+        for left, seat in zip(range(len(idle), 0, -1), idle, strict=True):
+            share = min(SCORED_AT_ONCE, -(-len(self.scoring) // left))
+            if batch := [self.scoring.popleft() for _ in range(share)]:
+                back = partial(self.scoring.extendleft, reversed(batch))
+                self._call(seat, seat.actor.score.remote(batch), self._scored, back)
+
+    def _scored(self, result: tuple[list[Rollout], int, dict[str, float]]) -> None:
+        """Rollouts arrive one after another; the learner starts as soon as it may, as on the virtual clock."""
+        rollouts, tokens, seconds = result
+        self._charge(seconds)
+        self.course.totals["teacher_tokens"] += tokens
+        over = self.course.finished  # what comes later than the last update is no part of the log
+        rollouts = [rollout for rollout in rollouts if not over and self.course.awaits(rollout)]
+        if rollouts:
+            self.host.transcripts.note(rollouts, rollouts[0].turns[0].version)
+        for rollout in rollouts:
+            self._tick()
+            self.in_flight.discard(rollout.id)
+            self.course.arrive(rollout)
+            self._learn()
+
+    def _charge(self, seconds: dict[str, float]) -> None:
+        for stage, spent in seconds.items():
+            self.host.watch.seconds[stage] += spent
+
+    # learner ---------------------------------------------------------------------------------------------------------
+
+    def _start_learner(self) -> None:
+        self.weights, self.setups = [], []
+        for seat, reference in self.fleet.start_learner(self.host.learner_folder):
+            self._call(seat, reference, self._learner_ready)
+
+    def _learner_ready(self, weights: Any) -> None:
+        self.setups.append(weights)
+        ranks = self.fleet.of("learner")
+        if len(self.setups) == len(ranks):
+            [packed] = [found for found in self.setups if found is not None]
+            self.weights = [self.ray.put(packed)]
+            self.setups = []
+            for seat in ranks:
+                seat.ready = True
+            if self.course.version == 0 and self.course.steps == 0:
+                self.course._evaluate_updates(self._save)
+
+    def _learn(self) -> None:
+        ranks = self.fleet.ready("learner")
+        if len(ranks) < len(self.fleet.of("learner")) or (chosen := self.course._choose()) is None:
+            return
+        turns, weights, row = chosen
+        version = row["update"]
+        batch = self.ray.put(turns)  # one object: turns keep the contexts that they share
+        outcome: list[Any] = []
+
+        def done(result: Any) -> None:
+            outcome.append(result)
+            if len(outcome) == len(ranks):
+                self._learned(row, max(outcome, key=lambda each: each[1]), published)
+
+        for seat in ranks:
+            stats, packed = seat.actor.update.options(num_returns=2).remote(batch, version, weights)
+            if seat.index == 0:
+                published = packed
+            self._call(seat, stats, done)
+
+    def _learned(self, row: dict[str, Any], slowest: tuple[dict[str, float], float], weights: Any) -> None:
+        stats, seconds = slowest
+        course, now = self.course, self.course.now
+        if course.version >= self.reached:
+            for seat in self.fleet.of("learner"):
+                seat.deaths = 0
+        row |= {key: stats[key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
+        row |= {"time_end": now, "learner_seconds": seconds}
+        course.totals["busy"] += seconds
+        course.totals["explorer_seconds"] = self._busy("explorer")
+        course.totals["teacher_seconds"] = self._busy("scorer")
+        self.host.watch.seconds["learner"] += seconds
+        self.weights = [weights]
+        course._published(row)
+        self.host.log.add("updates", [row])
+        course._evaluate_updates(self._save)
+        if not course.finished:
+            if course.version % self.config.pipeline.save_every == 0:
+                self._snapshot()
+            self._learn()
+        self.progress(course.version)
+
+    def _busy(self, kind: str) -> float:
+        """Seconds that this kind's workers have spent on calls so far."""
+        now = self.course.now
+        return self.course.busy[kind] + sum(now - seat.since for seat in self.fleet.of(kind) if seat.jobs)
+
+    # checkpoints and resume points -----------------------------------------------------------------------------------
+
+    def _save(self, version: int, explorer_step: int, when: float) -> None:
+        """Write the published weights beside the loop, which goes on."""
+        reference = self.weights[0]
+
+        def write() -> Path:
+            return self.host.write(unpack(self.ray.get(reference)), version, explorer_step, when)
+
+        self.writing.append(self.writer.submit(write))
+
+    def _written(self, wait: bool = False) -> None:
+        while self.writing and (wait or self.writing[0].done()):
+            path = self.writing.pop(0).result()
+            version = checkpoint_version(path)
+            known = {*self.host.evaluated(), *map(checkpoint_version, self.checkpoints)}
+            if self.fleet.of("evaluator") and version not in known:
+                self.checkpoints.append(path)
+
+    def _find_checkpoints(self) -> None:
+        """What waits for its evaluation, from what lies on the disk."""
+        if self.fleet.of("evaluator"):
+            self.checkpoints = deque(self.host.unevaluated())
+
+    def _evaluated(self, result: tuple[list[dict[str, Any]], float]) -> None:
+        rows, seconds = result
+        self.host.watch.seconds["evaluation"] += seconds
+        self.host.keep_episodes(rows)
+        self.checkpoints.popleft()
+
+    def _evaluated_all(self) -> bool:
+        return not self.writing and not self.checkpoints
+
+    def _snapshot(self) -> None:
+        """A resume point. The course is kept as it is now; the ranks save before their next update."""
+        self._written(wait=True)
+        state, folder = self.host.begin_snapshot()
+        ranks = self.fleet.of("learner")
+        saved: list[Any] = []
+
+        def done(_: Any) -> None:
+            saved.append(None)
+            if len(saved) == len(ranks):
+                self.host.end_snapshot(state)
+
+        for seat in ranks:
+            self._call(seat, seat.actor.save.remote(str(folder)), done)
+
+    def _rewind(self) -> None:
+        """The learner is gone: back to the last resume point, with a new one."""
+        self._written(wait=True)
+        self.epoch += 1
+        self.reached = max(self.reached, self.course.version + 1)
+        self.jobs = {ref: job for ref, job in self.jobs.items() if job.seat.kind != "learner"}
+        self.scoring.clear()
+        self.in_flight.clear()
+        replaced = self.course.replaced
+        self.host.rewind()
+        self.course.replaced = replaced
+        self._zero = time.monotonic() - self.course.now
+        for other in self.fleet.seats:
+            other.since = self.course.now
+        self._start_learner()
+        self._find_checkpoints()

@@ -1,0 +1,204 @@
+"""The workers: resources for each, a cluster that has them, and a new worker in the place of one that died."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from divopd.config import PlacementConfig, RunConfig, WorkersConfig
+from divopd.doctor import SetupError
+
+KINDS = ("explorer", "scorer", "learner", "evaluator")
+TRIES = 3  # deaths in a row of one worker, without a finished call between
+
+
+class WorkerLostError(RuntimeError):
+    """A worker dies again and again; one line."""
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """One worker's place in the fleet: who holds it changes when a worker dies."""
+
+    kind: str
+    index: int
+    actor: Any = None
+    ready: bool = False
+    jobs: int = 0  # calls under way
+    deaths: int = 0  # in a row
+    life: int = 0  # how many have held it
+    since: float = 0.0  # when it last went from no call to one, in seconds of the run
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.index}"
+
+
+class Fleet:
+    """All workers of a run, placed together or not at all. Raises `SetupError` where the cluster lacks something."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config, self.placement = config, config.placement
+        self._ours = connect(self.placement)
+        self.seats = [Seat(kind, i) for kind in KINDS for i in range(workers(self.placement, kind).count)]
+        self._group: Any = None
+        try:
+            self._group = reserve(self.placement, self.seats)
+        except BaseException:
+            self.close()
+            raise
+
+    def of(self, kind: str) -> list[Seat]:
+        return [seat for seat in self.seats if seat.kind == kind]
+
+    def ready(self, kind: str) -> list[Seat]:
+        return [seat for seat in self.of(kind) if seat.ready]
+
+    def fill(self, seat: Seat) -> None:
+        """Put a new worker on a seat; `start` or `start_learner` must follow. What it held before ends."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        from divopd.pipeline.ray.workers import Examiner, Explorer, Rank, Scorer
+
+        if seat.actor is not None:
+            ray.kill(seat.actor)
+        made = {"explorer": Explorer, "scorer": Scorer, "learner": Rank, "evaluator": Examiner}[seat.kind]
+        share = workers(self.placement, seat.kind)
+        policy = self.config.teacher if seat.kind == "scorer" else self.config.student
+        threads = lanes(self.config) if seat.kind == "explorer" else 1
+        if seat.kind == "scorer" and policy.backend == "vllm":  # many lanes may ask for the teacher's turns at once
+            threads = 64
+        seat.actor = (
+            ray.remote(made)
+            .options(
+                num_cpus=share.cpus,
+                num_gpus=share.gpus,
+                resources=share.resources or None,
+                max_concurrency=threads,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=self.seats.index(seat)
+                ),
+            )
+            .remote()
+        )
+        seat.ready, seat.jobs, seat.life = False, 0, seat.life + 1
+
+    def start(self, seat: Seat) -> Any:
+        """Reference to the end of a new worker's setup; not for the learner's."""
+        return seat.actor.setup.remote(self.config, os.getcwd())
+
+    def start_learner(self, saved: str | None) -> list[tuple[Seat, Any]]:
+        """New ranks, all of them, from what they saved in a folder or from the student: each with its setup's end."""
+        ranks = self.of("learner")
+        for seat in ranks:
+            self.fill(seat)
+        address = ranks[0].actor.address.remote()
+        return [
+            (seat, seat.actor.setup.remote(self.config, os.getcwd(), seat.index, len(ranks), address, saved))
+            for seat in ranks
+        ]
+
+    def died(self, seat: Seat, why: BaseException) -> None:
+        """Note a death. Raises `WorkerLostError` where this worker does nothing but die."""
+        seat.deaths += 1
+        if seat.deaths >= TRIES:
+            reason = " ".join(str(why).split())[:400]
+            raise WorkerLostError(f"{seat.name} died {TRIES} times in a row without finishing a call; last: {reason}")
+
+    def close(self) -> None:
+        """End all workers, and the cluster where it is this run's own."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        if not ray.is_initialized():
+            return
+        for seat in self.seats:
+            if seat.actor is not None:
+                ray.kill(seat.actor)
+        if self._group is not None:
+            remove_placement_group(self._group)
+        if self._ours:
+            ray.shutdown()
+
+
+def workers(placement: PlacementConfig, kind: str) -> WorkersConfig:
+    """What the configuration says of one kind."""
+    found: WorkersConfig = getattr(placement, f"{kind}s")
+    return found
+
+
+def lanes(config: RunConfig) -> int:
+    """Shares of an explorer's step that are played each for itself."""
+    tasks = config.pipeline.tasks_per_step * config.pipeline.runs_per_task
+    default = tasks if config.student.backend == "vllm" else 1
+    return min(config.placement.lanes or default, tasks)
+
+
+def connect(placement: PlacementConfig) -> bool:
+    """Join the cluster, or start one of this machine alone; whether it was started here."""
+    try:
+        import ray
+    except ImportError as error:
+        raise SetupError(
+            "pipeline.kind is ray and ray is not installed: run `make install`, or set pipeline.kind: virtual"
+        ) from error
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if placement.address is None:
+        ray.init(address="local", include_dashboard=False, **quiet)
+        return True
+    # what this process was told about models and threads holds for its workers on every node
+    told = {key: value for key, value in os.environ.items() if key.startswith(("HF_", "OMP_", "TOKENIZERS_", "NCCL_"))}
+    try:
+        ray.init(address=placement.address, runtime_env={"env_vars": told}, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise SetupError(
+            f"placement.address: no Ray cluster answers at {placement.address!r} ({said}): start one with "
+            "`ray start --head`, or leave the address out for a cluster of this machine"
+        ) from error
+    return True
+
+
+def demand(share: WorkersConfig) -> dict[str, float]:
+    """What one worker takes, by Ray's names. Never nothing: a place must hold something."""
+    needs = {"CPU": share.cpus, "GPU": share.gpus, **share.resources}
+    return {name: amount for name, amount in needs.items() if amount} or {"CPU": 0.001}
+
+
+def reserve(placement: PlacementConfig, seats: Iterable[Seat]) -> Any:
+    """A place for every seat, in their order. Raises `SetupError` that says which resource lacks."""
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    bundles = [demand(workers(placement, seat.kind)) for seat in seats]
+    total: dict[str, float] = {}
+    for name, amount in ((name, amount) for bundle in bundles for name, amount in bundle.items()):
+        total[name] = total.get(name, 0.0) + amount
+    have = ray.cluster_resources()
+    lacking = [
+        f"{need:g} {name} where the cluster has {have.get(name, 0.0):g}"
+        for name, need in sorted(total.items())
+        if need > have.get(name, 0.0) + 1e-6
+    ]
+    mend = "lower count, cpus or gpus under `placement`, or add nodes"
+    if lacking:
+        raise SetupError(f"the Ray workers need {', and '.join(lacking)}: {mend}")
+    group = placement_group(bundles, strategy="PACK")
+    if not group.wait(timeout_seconds=placement.patience):
+        free = ray.available_resources()
+        remove_placement_group(group)
+        most = {name: max(bundle.get(name, 0.0) for bundle in bundles) for name in total}
+        said = ", ".join(
+            f"{total[name]:g} {name} (up to {most[name]:g} on one node; free now: {free.get(name, 0.0):g})"
+            for name in sorted(total)
+        )
+        raise SetupError(
+            f"within {placement.patience:g} s the cluster had no place for the Ray workers, which need {said}: "
+            f"wait until others have ended, or {mend}"
+        )
+    return group

@@ -1,0 +1,142 @@
+"""Calls to workers, and what to do when one ends, fails, or its worker is no more.
+
+Every call is a reference with a `Job` beside it. A worker's death is an outcome like any other: what it was doing is
+undone, to be handed out again, and a new worker takes its seat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from divopd.pipeline.ray.fleet import Seat
+from divopd.pipeline.ray.steps import RayCourse
+from divopd.pipeline.ray.workers import TeacherLostError
+
+if TYPE_CHECKING:
+    from divopd.pipeline.ray.trainer import RayTrainer
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A call under way. `done(result)` is called when it has ended, `undo()` where it was lost, in its epoch."""
+
+    seat: Seat
+    epoch: int | None  # None: a setup, which outlives epochs
+    done: Callable[[Any], None]
+    undo: Callable[[], None]
+
+
+class Loop:
+    """Waits for calls. A subclass hands them out, and knows how to go back when the learner is gone (`_rewind`)."""
+
+    def __init__(self, host: RayTrainer) -> None:
+        import ray
+
+        self.ray = ray
+        self.host, self.fleet, self.config = host, host.fleet, host.config
+        self.jobs: dict[Any, Job] = {}
+        self.epoch = 0  # what was called in an earlier one is not listened to
+        self._zero = time.monotonic() - self.course.now
+
+    @property
+    def course(self) -> RayCourse:
+        course: RayCourse = self.host.pipeline
+        return course
+
+    def _rewind(self) -> None:
+        raise NotImplementedError
+
+    def _tick(self) -> float:
+        self.course.now = time.monotonic() - self._zero
+        return self.course.now
+
+    def _call(
+        self, seat: Seat, reference: Any, done: Callable[[Any], None], undo: Callable[[], None] = lambda: None
+    ) -> None:
+        if not seat.jobs:
+            seat.since = self._tick()
+        seat.jobs += 1
+        self.jobs[reference] = Job(seat, self.epoch if seat.ready else None, done, undo)
+
+    def _wait(self) -> None:
+        """Wait for what ends first, and deal with all that has ended."""
+        wait = self.ray.wait
+        if not self.jobs:
+            time.sleep(0.05)
+            return
+        wait(list(self.jobs), timeout=0.2)  # and then look at other things, such as files
+        ended, _ = wait(list(self.jobs), num_returns=len(self.jobs), timeout=0)
+        with self.host.watch("clock"):
+            for reference in ended:
+                if job := self.jobs.pop(reference, None):
+                    self._end(job, reference)
+
+    def _end(self, job: Job, reference: Any) -> None:
+        """One call has ended, well or not."""
+        seat = job.seat
+        self._busy_until_now(seat)
+        seat.jobs -= 1
+        errors = self.ray.exceptions
+        try:
+            result = self.ray.get(reference)
+        except errors.RayTaskError as error:  # the worker lives, and says what is wrong
+            if job.epoch in (None, self.epoch):
+                self._failed(job, error)
+        except errors.RayError as error:
+            self._dead(seat, error, [job])
+        else:
+            if job.epoch is not None and seat.kind != "learner":
+                seat.deaths = 0
+            if job.epoch in (None, self.epoch):
+                job.done(result)
+
+    def _busy_until_now(self, seat: Seat) -> None:
+        now = self._tick()
+        if seat.jobs:
+            self.course.busy[seat.kind] += now - seat.since
+        seat.since = now
+
+    def _failed(self, job: Job, error: Any) -> None:
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(cause, TeacherLostError):
+            job.undo()
+            scorer = self.fleet.of("scorer")[cause.scorer]
+            if scorer.life == cause.life:
+                self._dead(scorer, cause, [])
+        elif isinstance(cause, self.ray.exceptions.RayError) and job.seat.kind == "explorer":
+            self._dead(self.fleet.of("learner")[0], cause, [])  # the weights are gone with the node that held them
+        elif job.seat.kind == "learner" and _of_peers(cause):
+            self._dead(job.seat, cause, [])
+        else:
+            raise cause from None
+
+    def _dead(self, seat: Seat, error: BaseException, gone: list[Job]) -> None:
+        """A worker died: all that it was doing is handed out again, and another takes its seat."""
+        self.fleet.died(seat, error)
+        self.course.replaced[seat.kind] += 1
+        if seat.kind == "learner":
+            self._rewind()
+            return
+        self._busy_until_now(seat)
+        doing = [reference for reference, job in self.jobs.items() if job.seat is seat]
+        for job in [*gone, *(self.jobs.pop(reference) for reference in doing)]:
+            if job.epoch == self.epoch:
+                job.undo()
+        self._seat(seat)
+
+    def _seat(self, seat: Seat) -> None:
+        """A new worker, which takes part once it is set up."""
+
+        def ready(_: Any) -> None:
+            seat.ready = True
+
+        self.fleet.fill(seat)
+        self._call(seat, self.fleet.start(seat), ready)
+
+
+def _of_peers(error: Exception) -> bool:
+    """Whether a rank's error is that of a call to the others: one of them died, and the news came this way first."""
+    return type(error) is RuntimeError or type(error).__module__.startswith("torch")

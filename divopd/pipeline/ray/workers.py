@@ -1,0 +1,281 @@
+"""What the actors do: they drive the one rollout loop, scorer, learner and evaluator that every pipeline has. Each
+has a `setup` that does the heavy work, so that what is wrong comes back as what it is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from divopd.config import RunConfig
+from divopd.evaluate import Evaluator, checkpoint_rows
+from divopd.files import RunLogError, atomic_write
+from divopd.learner import Learner, Reference
+from divopd.losses import SAMPLED
+from divopd.pipeline.course import Task
+from divopd.pipeline.ray.environments import remote_envs
+from divopd.pipeline.ray.weights import Packed, pack, unpack
+from divopd.policies.base import Policy, Sample, Session
+from divopd.policies.hf import load_model, load_tokenizer, tied_weights
+from divopd.policies.make import make_policy
+from divopd.prompts import Renderer, make_style
+from divopd.rollout import PlaySettings, play, score
+from divopd.rollouts import Direction
+from divopd.timing import Stopwatch
+from divopd.types import Rollout, RolloutId, Turn
+
+Seconds = dict[str, float]
+"""Real seconds by stage of timings.json."""
+
+
+class TeacherLostError(RuntimeError):
+    """The scorer that acted for the teacher died: the episodes are played again."""
+
+    def __init__(self, scorer: int, life: int) -> None:
+        super().__init__(scorer, life)
+        self.scorer, self.life = scorer, life
+
+
+def check_in(config: RunConfig, folder: str) -> None:
+    """The first thing any worker does. `folder`: where the paths of the configuration begin."""
+    os.chdir(folder)
+    torch.set_num_threads(config.threads)
+
+
+def longest(config: RunConfig) -> int:
+    return config.prompt.max_prompt_tokens + config.prompt.max_response_tokens
+
+
+def teacher_vocabulary(config: RunConfig, rows: int) -> int:
+    """Token ids that the teacher can score; `rows`: of its embedding."""
+    from divopd.train import check_tokenizers
+
+    defined = check_tokenizers(load_tokenizer(config.student), load_tokenizer(config.teacher))
+    return rows if config.prompt.score_unknown_ids else defined
+
+
+class Explorer:
+    """Plays tasks with a policy of its own, its environments in other processes. Threads may play at once (lanes)."""
+
+    def setup(self, config: RunConfig, folder: str) -> None:
+        check_in(config, folder)
+        pipeline = config.pipeline
+        self.renderer = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name))
+        self.policy = make_policy(config.student, self.renderer.eos, longest(config))
+        self.settings = PlaySettings(config.env.max_turns, config.prompt.max_prompt_tokens,
+                                     config.prompt.max_response_tokens, config.rollout_temperature)  # fmt: skip
+        count = pipeline.tasks_per_step * pipeline.runs_per_task
+        self.processes, self.envs = remote_envs(config.env, count, config.placement.environment_processes)
+        self.stamp: Any = None  # of the weights that play
+        self.lock = threading.Lock()
+
+    def pids(self) -> list[int]:
+        """Of its environment processes."""
+        return [process.pid for process in self.processes]
+
+    def play(
+        self, tasks: Sequence[Task], lane: tuple[int, int], stamp: tuple[int, int], weights: Sequence[Any],
+        direction: Direction, teacher: tuple[int, int, Any] | None = None,
+    ) -> tuple[list[Rollout], Seconds]:  # fmt: skip
+        """Play these tasks, no more than lane i of n has environments, with the weights of `stamp`, (epoch, version).
+
+        `weights` holds a reference to them; `teacher`: number, life and handle of the scorer that acts for the
+        teacher, where the direction may ask for it. Nothing may be under way here under another stamp.
+        """
+        self._load(stamp, weights)
+        watch, (i, n) = Stopwatch(), lane
+        policy: Any = self.policy if self.policy.concurrent or n == 1 else OneAtATime(self.policy, self.lock)
+        envs = self.envs[i::n][: len(tasks)]
+        helper: Any = RemoteTeacher(*teacher, tasks[0][0]) if teacher else None
+        try:
+            rollouts = play(policy, self.renderer, envs, tasks, stamp[1], self.settings, watch, direction, helper)
+        finally:
+            if helper is not None:
+                helper.close()
+        return rollouts, dict(watch.seconds)
+
+    def _load(self, stamp: tuple[int, int], weights: Sequence[Any]) -> None:
+        import ray
+
+        with self.lock:
+            if stamp != self.stamp:
+                self.policy.load_weights(unpack(ray.get(weights[0])), stamp[1])
+                self.stamp = stamp
+
+
+class OneAtATime:
+    """A policy that serves one thread at a time, shared by several."""
+
+    concurrent = True
+
+    def __init__(self, policy: Policy, lock: threading.Lock) -> None:
+        self.policy, self.lock = policy, lock
+
+    def session(self, episodes: int) -> Session:
+        inner, lock = self.policy.session(episodes), self.lock
+
+        class Locked:
+            def act(self, *args: Any) -> list[Sample]:
+                with lock:
+                    return inner.act(*args)
+
+        return Locked()
+
+
+class RemoteTeacher:
+    """The teacher's seat at the table, held by a scorer. Its draws are made there, and go on here."""
+
+    def __init__(self, scorer: int, life: int, actor: Any, key: RolloutId) -> None:
+        self.scorer, self.life, self.actor, self.key = scorer, life, actor, key
+
+    def session(self, episodes: int) -> RemoteTeacher:
+        self._ask("open", self.key, episodes)
+        return self
+
+    def act(
+        self, rows: Sequence[int], new_tokens: Sequence[np.ndarray], temperature: float, max_tokens: int,
+        draws: Sequence[np.random.Generator], idle: Sequence[int] = (),
+    ) -> list[Sample]:  # fmt: skip
+        samples, after = self._ask("act", self.key, rows, new_tokens, temperature, max_tokens, draws, idle)
+        for draw, drawn in zip(draws, after, strict=True):
+            draw.bit_generator.state = drawn.bit_generator.state
+        return samples
+
+    def close(self) -> None:
+        """The episodes are over; nobody waits."""
+        self.actor.close.remote(self.key)
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(getattr(self.actor, method).remote(*args))
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError as error:
+            raise TeacherLostError(self.scorer, self.life) from error
+
+
+class Scorer:
+    """The frozen teacher: scores finished rollouts, and acts where a rollout policy asks it to."""
+
+    def setup(self, config: RunConfig, folder: str) -> None:
+        check_in(config, folder)
+        eos = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name)).eos
+        self.policy = make_policy(config.teacher, eos, longest(config))
+        self.vocabulary = teacher_vocabulary(config, self.policy.vocabulary)
+        self.sessions: dict[RolloutId, Session] = {}
+
+    def score(self, rollouts: list[Rollout]) -> tuple[list[Rollout], int, Seconds]:
+        """The same rollouts with the teacher's log-probs, and the tokens that this took."""
+        watch = Stopwatch()
+        tokens = score(self.policy, rollouts, self.vocabulary, watch)
+        return rollouts, tokens, dict(watch.seconds)
+
+    def open(self, key: RolloutId, episodes: int) -> None:
+        """A session for a lane, named by its first episode."""
+        self.sessions[key] = self.policy.session(episodes)
+
+    def act(self, key: RolloutId, *args: Any) -> tuple[list[Sample], Any]:
+        """Samples, and the generators as they are now. `args`: of `Session.act`."""
+        return self.sessions[key].act(*args), args[4]
+
+    def close(self, key: RolloutId) -> None:
+        """A lane is over."""
+        self.sessions.pop(key, None)
+
+
+class Rank:
+    """One rank of the learner. All are called with the same arguments; alone it is the learner of the virtual clock."""
+
+    def address(self) -> str:
+        """Where the others meet this one."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"tcp://{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+    def setup(self, config: RunConfig, folder: str, rank: int, world: int, address: str, saved: str | None) -> Any:
+        """Start from the student, or from what `save` left in `saved`; the weights (of rank 0)."""
+        check_in(config, folder)
+        self.config, self.rank, self.world = config, rank, world
+        loss, reference = config.method.loss, None
+        if loss.name != SAMPLED:
+            teacher = load_model(config.teacher)
+            rows = teacher.get_input_embeddings().num_embeddings
+            reference = Reference(teacher, teacher_vocabulary(config, rows))
+        master = config.student.model_copy(update={"dtype": "float32"})
+        if world == 1:
+            model, make = load_model(master), Learner
+        else:
+            from divopd.sharded import ShardedLearner, join, load_master
+
+            join(rank, world, address)
+            model, make = load_master(config.student), ShardedLearner
+        self.learner: Any = make(model, config.train, bf16=config.train.bf16, loss=loss, teacher=reference)
+        if saved is not None:
+            self._load(Path(saved))
+        return self._weights()
+
+    def update(self, turns: Sequence[Turn], version: int, weights: np.ndarray | None) -> tuple[Any, Packed | None]:
+        """Statistics and real seconds of one step; the weights after it (of rank 0)."""
+        begin = time.perf_counter()
+        stats = self.learner.update(turns, version, weights)
+        seconds = time.perf_counter() - begin
+        return (stats, seconds), self._weights()
+
+    def save(self, saved: str) -> None:
+        """Weights, optimizer and version into a folder, whole or not at all."""
+        folder = Path(saved)
+        if self.world > 1:
+            self.learner.save(folder)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / "learner.pt", lambda beside: torch.save(self.learner.state_dict(), beside))
+
+    def _load(self, folder: Path) -> None:
+        if self.world > 1:
+            self.learner.load(folder)
+            return
+        try:
+            state = torch.load(folder / "learner.pt", weights_only=False)  # our own file
+        except Exception as error:  # unpickling can raise anything
+            mend = f"delete {folder.parent} and run this cell again from its start"
+            raise RunLogError(f"{folder / 'learner.pt'} is missing or corrupt; {mend}") from error
+        self.learner.load_state_dict(state)
+
+    def _weights(self) -> Packed | None:
+        dtype = getattr(torch, self.config.student.dtype)
+        if self.world > 1:
+            gathered = self.learner.gathered_weights(dtype, tied=False)
+            if self.rank:
+                for _ in gathered:  # each step is collective
+                    pass
+                return None
+            return pack(gathered, dtype)
+        model = self.learner.model
+        tied = tied_weights(model)
+        return pack(((name, tensor) for name, tensor in model.state_dict().items() if name not in tied), dtype)
+
+
+class Examiner:
+    """Plays checkpoints on the fixed panel, apart from the learner's clock."""
+
+    def setup(self, config: RunConfig, folder: str) -> None:
+        check_in(config, folder)
+        self.evaluator = Evaluator(config)
+
+    def evaluate(self, path: str) -> tuple[list[dict[str, Any]], float]:
+        """Rows of evals.parquet of one checkpoint, and real seconds."""
+        begin = time.perf_counter()
+        rows = checkpoint_rows(self.evaluator, Path(path))
+        return rows, time.perf_counter() - begin
