@@ -69,7 +69,7 @@ class EngineConfig(Strict):
 class PolicyConfig(Strict):
     """A Hugging Face checkpoint folder or model id, and what runs it.
 
-    `backend` and `engine` stay out of the resolved configuration at their defaults: older runs keep their identity.
+    Fields from `backend` on stay out of the resolved configuration at their defaults: older runs keep their identity.
     """
 
     path: str
@@ -77,6 +77,9 @@ class PolicyConfig(Strict):
     dtype: Literal["float32", "bfloat16"] = "float32"  # for sampling and scoring; the learner's weights are float32
     backend: Literal["hf", "vllm"] = Field(default="hf", exclude_if=lambda backend: backend == "hf")
     engine: EngineConfig = Field(default=EngineConfig(), exclude_if=lambda engine: engine == EngineConfig())
+    # nats: mean gap to the learner's log-probs after a sync above which a run warns (policies/parity.py); None: by
+    # dtype under vllm, no probe under hf, where both are one code
+    gap_alarm: PositiveFloat | None = Field(default=None, exclude_if=lambda alarm: alarm is None)
 
 
 class PromptConfig(Strict):
@@ -92,6 +95,11 @@ class PromptConfig(Strict):
     # the chat grows (the paper), or every turn is one new prompt with the last `history_turns` observations and actions
     history: Literal["chat", "rewrite"] = Field(default="chat", exclude_if=lambda history: history == "chat")
     history_turns: PositiveInt = Field(default=2, exclude_if=lambda turns: turns == 2)
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a prompt and its response: the longest sequence there is."""
+        return self.max_prompt_tokens + self.max_response_tokens
 
 
 class TrainConfig(Strict):
@@ -116,6 +124,8 @@ class TrainConfig(Strict):
     logit_chunk: PositiveInt | None = Field(default=None, exclude_if=lambda chunk: chunk is None)
     # activations are computed again in the backward pass instead of being kept
     activation_checkpointing: bool = Field(default=False, exclude_if=lambda on: not on)
+    # nats: drift of an update above which a run warns; None: never, as drift holds the staleness of the batch too
+    drift_alarm: PositiveFloat | None = Field(default=None, exclude_if=lambda alarm: alarm is None)
 
 
 class PipelineConfig(Strict):

@@ -31,8 +31,7 @@ class Evaluator:
         self.config = config
         tokenizer = load_tokenizer(config.student)
         self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
-        longest = config.prompt.max_prompt_tokens + config.prompt.max_response_tokens
-        self.policy = policy or make_policy(config.student, self.renderer.eos, longest)
+        self.policy = policy or make_policy(config.student, self.renderer.eos, config.prompt.max_tokens)
         self.tasks = eval_tasks(config.env, config.evaluation.episodes)
         self.envs = make_envs(config.env, min(config.evaluation.batch, len(self.tasks)))
         self.watch = watch or Stopwatch()
@@ -93,14 +92,18 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
     for path in files:
         firsts.setdefault(checkpoint_version(path), path)
     evaluator = Evaluator(config) if firsts.keys() - done else None
-    for number, path in enumerate(files):
-        version = checkpoint_version(path)
-        if evaluator and version not in done:
-            success = _evaluate(evaluator, path, log)
-            done.add(version)
-            progress(number + 1, len(files), f"version {version}: success {success:.1%}")
-        if not keep and path != firsts[max(firsts)]:
-            path.unlink()
+    try:
+        for number, path in enumerate(files):
+            version = checkpoint_version(path)
+            if evaluator and version not in done:
+                success = _evaluate(evaluator, path, log)
+                done.add(version)
+                progress(number + 1, len(files), f"version {version}: success {success:.1%}")
+            if not keep and path != firsts[max(firsts)]:
+                path.unlink()
+    finally:
+        if evaluator:
+            evaluator.policy.close()
 
 
 def checkpoint_version(path: Path) -> int:

@@ -71,7 +71,10 @@ TRANSCRIPTS = _schema("transcripts", {
     "student_logprobs": _list(pa.float32()), "teacher_logprobs": _list(pa.float32()), "valid": _list(B),
     "episode_reward": F, "episode_success": B,
 })  # fmt: skip
-OPTIONAL = {"transcripts": TRANSCRIPTS}  # runs of before this table was kept lack it
+# One row a sync that was probed (divopd/policies/parity.py): |sampler's - learner's| log-prob, nats, over `tokens`
+# sampled tokens, both under the weights of `version`. Only of runs whose sampler is not the learner's own code.
+PARITY = _schema("parity", {"version": I, "tokens": I, "mean_gap": F, "max_gap": F})
+OPTIONAL = {"transcripts": TRANSCRIPTS, "parity": PARITY}  # runs of before transcripts were kept lack them
 TABLES = SCHEMAS | OPTIONAL
 
 

@@ -75,9 +75,9 @@ class Trainer:
 
     def _build(self, config: RunConfig) -> None:
         defined = self._prepare(config)
-        longest = config.prompt.max_prompt_tokens + config.prompt.max_response_tokens
         self.student, self.teacher = (
-            make_policy(policy, self.renderer.eos, longest) for policy in (config.student, config.teacher)
+            make_policy(policy, self.renderer.eos, config.prompt.max_tokens)
+            for policy in (config.student, config.teacher)
         )
         self.teacher_vocabulary = self.teacher.vocabulary if config.prompt.score_unknown_ids else defined
         # float32 whatever the rollout copy's type: bfloat16 weights would round small updates away
