@@ -20,10 +20,10 @@ from click.testing import CliRunner
 from divopd.analysis.report import report
 from divopd.analysis.sweeps import (
     NONE,
-    _facts,
-    _ordered_values,
     by_value,
+    ordered_values,
     sweep,
+    sweep_facts,
     sweep_figure,
     sweep_tables,
     value_of,
@@ -114,6 +114,7 @@ def frames() -> tuple[pd.DataFrame, pd.DataFrame, dict[tuple[str, str], Any]]:
             reached = not (method == "slow" and seed)
             summary.append(run | {
                 "status": "done", "peak": 0.5 + 0.1 * seed, "final5_mean": 0.4, "final5_std": 0.02, "nauc": 0.3,
+                "best5_mean": 0.45, "final": 0.4,
                 "target": 0.5, "reached": reached, "cost_trained_tokens": 1000.0 * (i + 1 + seed), "baseline": "fast",
             })  # fmt: skip
             diagnostics.append(run | {
@@ -143,46 +144,46 @@ def test_rows_are_means_over_seeds_in_order_of_rule_and_value():
 
 
 def test_values_sort_as_numbers_and_none_comes_last():
-    assert _ordered_values(pd.Series(["10", "2", NONE, "0.5"])) == ["0.5", "2", "10", NONE]
-    assert _ordered_values(pd.Series(["divopd", "vanilla_256", "vanilla"])) == ["vanilla", "vanilla_256", "divopd"]
+    assert ordered_values(pd.Series(["10", "2", NONE, "0.5"])) == ["0.5", "2", "10", NONE]
+    assert ordered_values(pd.Series(["divopd", "vanilla_256", "vanilla"])) == ["vanilla", "vanilla_256", "divopd"]
 
 
 def test_the_table_says_units_bounds_and_what_is_reported():
     frame = by_value(*frames())
-    ours, theirs = sweep_tables(frame, _facts("pipeline.load", COUNTERPARTS), "pipeline.load")
+    ours, theirs = sweep_tables(frame, sweep_facts("pipeline.load", COUNTERPARTS), "pipeline.load")
     rows = [dict(zip(ours.header, row, strict=True)) for row in ours.rows]
     assert rows[1]["Arrival / drain aimed at"] == "0.5"
     assert rows[1]["Tokens to target (k)"] == ">2" and rows[2]["Tokens to target (k)"] == "2"
-    assert rows[1]["Final-5 success (%)"] == "40.0 ± 2.0" and rows[1]["Never selected (%)"] == "25.0"
+    assert rows[1]["Final-5 success (%)"] == "40.0 [40.0, 40.0]" and rows[1]["Never selected (%)"] == "25.0"
     assert "50 %" in ours.notes[0]
     assert ["–", "Vanilla OPD", "2.27", "49.3", "26.9", "30175"] in theirs.rows
 
 
 def test_reported_rows_of_each_sweep():
-    cap = _facts("method.params.cap", COUNTERPARTS).set_index(["method", "value"])
+    cap = sweep_facts("method.params.cap", COUNTERPARTS).set_index(["method", "value"])
     assert cap.loc[("divopd", "3"), "peak"] == 87.14 and cap.loc[("divopd", "4"), "peak"] == 79.29
     assert cap.loc[("divopd_base", "4"), "final5_mean"] == 72.86
     assert cap.loc[("divopd_k_inf", NONE), "final5_mean"] == 65.14
-    stale = _facts("train.max_staleness", COUNTERPARTS).set_index(["method", "value"])
+    stale = sweep_facts("train.max_staleness", COUNTERPARTS).set_index(["method", "value"])
     assert stale["mean_age"].to_dict() == {("vanilla", "2"): 1.69, ("vanilla", "4"): 3.19}
-    access = _facts("method.rule", COUNTERPARTS).set_index("value")
+    access = sweep_facts("method.rule", COUNTERPARTS).set_index("value")
     assert access["final"].to_dict() == {"vanilla_256": 78.57, "rollout_first": 78.57}
-    assert len(_facts("pipeline.load", {})) == 6 and _facts("train.updates", COUNTERPARTS).empty
+    assert len(sweep_facts("pipeline.load", {})) == 6 and sweep_facts("train.updates", COUNTERPARTS).empty
     assert len(reported("cap")) == 36
 
 
 def test_the_figure_has_units_legend_and_the_papers_points():
     frame = by_value(*frames())
-    fig = sweep_figure(frame, _facts("pipeline.load", COUNTERPARTS), "pipeline.load")
-    axes = fig.axes
-    assert {ax.get_xlabel() for ax in axes[4:]} == {"Arrival / drain aimed at"}
+    fig = sweep_figure(frame, sweep_facts("pipeline.load", COUNTERPARTS), "pipeline.load")
+    axes = [ax for ax in fig.axes if ax.axison]
+    assert len(axes) == 8 and {ax.get_xlabel() for ax in axes[5:]} == {"Arrival / drain aimed at"}
     assert all(ax.get_title(loc="left") for ax in axes)
-    assert [tick.get_text() for tick in axes[4].get_xticklabels()] == ["0.5", "3", "none"]
+    assert [tick.get_text() for tick in axes[6].get_xticklabels()] == ["0.5", "3", "none"]
     texts = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert texts == ["Vanilla OPD", "DivOPD", "reported in arXiv 2609.34838"]
+    assert texts == ["Vanilla OPD", "DivOPD", "hollow: reported in arXiv 2609.34838"]
     # Vanilla's load 2.27 lies between 0.5 and 3, at its share of the way
     marks = [
-        tuple(line.get_xydata()[0]) for line in axes[0].lines if line.get_marker() == "D" and line.get_mfc() == "white"
+        tuple(line.get_xydata()[0]) for line in axes[0].lines if line.get_marker() == "o" and line.get_mfc() == "white"
     ]
     assert (pytest.approx((2.27 - 0.5) / 2.5), 49.3) in [(x, y) for x, y in marks]
     assert all(np.isfinite(ax.get_ylim()).all() for ax in axes)

@@ -1,268 +1,262 @@
-"""The suite's figures, from the report's CSVs: PNG to look at, PDF to print. One style; readable in grey."""
+"""Figures of what a suite found: success over training, and what it cost. From the report's CSVs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from divopd.analysis import metrics
-from divopd.analysis.labels import look, ordered
-from divopd.analysis.uncertainty import paired_bootstrap, wilson
+from divopd.analysis import metrics, style
+from divopd.analysis.compare import cell_speedup
+from divopd.analysis.labels import label, look, ordered
+from divopd.analysis.style import NothingToDrawError
+from divopd.analysis.uncertainty import wilson
 from divopd.paper import reported
-from divopd.seeds import rng
 
-STYLE: dict[Any, Any] = {
-    "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8.5, "xtick.labelsize": 8,
-    "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
-    "grid.linewidth": 0.6, "lines.linewidth": 1.7, "lines.markersize": 4, "legend.frameon": False, "savefig.dpi": 160,
-    "figure.dpi": 100, "hatch.linewidth": 0.7, "pdf.fonttype": 42, "svg.hashsalt": "divopd",
-}  # fmt: skip
-RESOURCES = {"trained_tokens": "trained tokens", "learner_seconds": "learner time"}
-REPORTED = "reported in arXiv 2609.34838"
+RESOURCES = {
+    "trained_tokens": "Trained tokens (prompt + response)",
+    "learner_seconds": "Learner time (the paper's: trainer GPU-hours)",
+    "wall_seconds": "Wall time (learner step + read)",
+}
+# the variant chain: what each method has more than the one before
+CHAIN = {"vanilla": "Vanilla", "gate_only": "+ gate", "divopd_base": "+ spread", "divopd": "+ focus",
+         "divopd_recovery": "+ recovery"}  # fmt: skip
+CROWD = 4  # with more methods than this, bands of all would hide the lines
 
 
 def learning_curves(curves: pd.DataFrame, summary: pd.DataFrame) -> Figure:
-    """Success against updates and against trained tokens, a row a setting, with target and start."""
+    """Success against updates and against trained tokens, two panels a setting, with target and start.
+
+    Bands: 95 % intervals; where there are many methods, of the baseline and DivOPD alone.
+    """
     settings, methods = list(curves["setting"].unique()), ordered(curves["method"])
-    fig, axes = _grid(len(settings), 2, width=3.7, height=2.7, sharey="row")
-    for row, setting in enumerate(settings):
+    banded = (
+        methods if len(methods) <= CROWD else [m for m in ("divopd", *summary["baseline"].unique()) if m in methods]
+    )
+    fig, axes = style.pairs(settings, 2.0)
+    for setting, pair in zip(settings, axes, strict=True):
         part, facts = curves[curves["setting"] == setting], summary[summary["setting"] == setting]
+        pair[1].sharey(pair[0])
         for ax, (x, name) in zip(
-            axes[row], (("version", "updates"), ("trained_tokens", "trained tokens")), strict=True
+            pair, (("version", "Learner updates"), ("trained_tokens", "Trained tokens")), strict=True
         ):
             for method in ordered(part["method"]):
-                _curve(ax, part[part["method"] == method], x, method, methods)
+                _curve(ax, part[part["method"] == method], x, method, methods, method in banded)
             _levels(ax, float(facts["target"].iloc[0]), float(facts["start"].mean()))
-            ax.set_xlabel(f"Learner {name}" if x == "version" else "Trained tokens (prompt + response)")
-            ax.xaxis.set_major_formatter(FuncFormatter(_thousands))
+            ax.set_xlabel(name)
+            style.count_axis(ax.xaxis)
             ax.set_xlim(left=0)
-            ax.set_title(setting, loc="left", fontweight="bold") if x == "version" else None
-        axes[row][0].set_ylabel("Success on the panel")
-        axes[row][0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    seeds = curves.groupby("setting")["seed"].nunique().max()
-    band = (
-        "95 % Wilson interval of one evaluation" if seeds == 1 else f"mean and 95 % bootstrap interval, {seeds} seeds"
-    )
-    _legend(fig, [_line(m, methods) for m in methods], f"Band: {band}")
+            style.percent_axis(ax.yaxis)
+        for ax in pair[: 1 if len(settings) == 1 else 2]:
+            ax.set_ylabel("Success on the panel" if ax.get_subplotspec().is_first_col() else "")
+    _legend_of_bands(fig, methods, banded, style.most_seeds(curves))
     return fig
 
 
-def efficiency(speedups: pd.DataFrame, counterparts: dict[str, str]) -> Figure:
-    """Token and learner-time speedup over the baseline to the target, a group a setting, then the geometric mean.
+def efficiency(summary: pd.DataFrame, counterparts: dict[str, str]) -> Figure:
+    """Speedup over the baseline to the target in tokens, learner time and wall time; last, the mean over settings.
 
-    `speedups` is the main table's frame. Open diamonds are what the paper reports for the setting beside ours.
+    Bars start at 1, the baseline, on a logarithmic axis. Raises NothingToDrawError without a second method or a target.
     """
-    settings, methods = list(speedups["setting"].unique()), ordered(speedups["method"])
-    paper = reported("main_results").set_index(["setting", "method"])
-    fig, axes = _grid(1, 2, width=1.6 + 1.3 * (len(settings) + 1), height=3.1, sharey="row")
-    for ax, resource, theirs in zip(axes[0], RESOURCES, ("token_speedup", "gpu_speedup"), strict=True):
-        for j, method in enumerate(methods):
-            mine = speedups[speedups["method"] == method].set_index("setting")
-            values = [
-                (_at(mine, s, f"speedup_{resource}"), str(_at(mine, s, f"bound_{resource}") or "")) for s in settings
-            ]
-            mean = metrics.combine(metrics.Speedup(v, bound) for v, bound in values if v is not None)
-            keys = [(counterparts.get(s, s), method) for s in settings]
-            facts = [_at(paper, key, theirs) for key in keys]
-            _bars(ax, j, len(methods), [*values, (mean.value, mean.bound)], method, methods)
-            for i, fact in enumerate([*facts, metrics.geometric_mean(facts)]):
-                if fact is not None:
-                    ax.plot(i + _offset(j, len(methods)), fact, "D", mfc="white", mec="black", ms=4.5, zorder=4)
-        ax.axhline(1, color="black", lw=0.8)
-        ax.axvline(len(settings) - 0.5, color="black", lw=0.6, alpha=0.4)
-        ax.set_xticks(range(len(settings) + 1), [*(_wrap(s) for s in settings), "geometric\nmean"])
-        ax.grid(axis="x", visible=False)
-        ax.set_title(f"Speedup in {RESOURCES[resource]}", loc="left")
-    axes[0][0].set_ylabel("Baseline's cost / method's, to the target")
-    axes[0][0].yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
-    axes[0][0].set_ylim(0, 1.12 * max(1.0, axes[0][0].get_ylim()[1] / 1.05))
-    _legend(fig, [*(_patch(m, methods) for m in methods), _diamond()], "<, >: bounds, where one side never got there")
-    return fig
-
-
-def batch_diagnostics(diagnostics: pd.DataFrame, counterparts: dict[str, str]) -> Figure:
-    """What batches are made of, a panel a quantity, beside the paper's values for the same methods."""
-    panels: dict[str, tuple[str, bool]] = {
-        "effective_rollouts": ("Effective rollouts a batch", False),
-        "top_rollout_token_share": ("Token share of the top rollout", True),
-        "turns_per_rollout": ("Turns a rollout", False),
-        "kl_per_token": ("KL a token (nats)", False),
-        "dead_row_share": ("Dead rows in the batch", True),
-        "never_selected_share": ("Rollouts never selected", True),
+    settings = list(summary["setting"].unique())
+    methods = [m for m in ordered(summary["method"]) if m not in set(summary["baseline"])]
+    gains = {
+        (name, method, setting): cell_speedup(runs, name)
+        for (setting, method), runs in summary.groupby(["setting", "method"])
+        for name in RESOURCES
+        if method in methods
     }
-    settings, methods = list(diagnostics["setting"].unique()), ordered(diagnostics["method"])
-    paper = reported("batch_diagnostics").set_index(["setting", "method"])
-    fig, axes = _grid(2, 3, width=1.1 + 0.85 * len(settings), height=2.4)
-    for ax, (name, (title, percent)) in zip(axes.flat, panels.items(), strict=True):
+    if all(gain.value is None for gain in gains.values()):
+        raise NothingToDrawError("no method beside the baseline has a speedup: none, or no target was reached")
+    paper = _reported_speedups()
+    fig, axes = style.grid(len(RESOURCES), 1, 1.75, sharex=True, sharey=True)
+    for ax, (name, title) in zip(axes.flat, RESOURCES.items(), strict=True):
         for j, method in enumerate(methods):
-            mine = diagnostics[diagnostics["method"] == method].groupby("setting")[name].mean()
-            values = [(float(mine[s]) if s in mine.index else None, "") for s in settings]
-            _bars(ax, j, len(methods), values, method, methods)
-            for i, setting in enumerate(settings):
-                fact = _at(paper, (counterparts.get(setting, setting), method), name) if name in paper else None
-                if fact is not None:
-                    ax.plot(i + _offset(j, len(methods)), fact, "D", mfc="white", mec="black", ms=4.5, zorder=4)
-        ax.set_xticks(range(len(settings)), [_wrap(s) for s in settings])
-        ax.grid(axis="x", visible=False)
+            mine = [gains.get((name, method, setting), metrics.Speedup(None)) for setting in settings]
+            mine.append(metrics.combine(gain for gain in mine if gain.value is not None))
+            facts = [style.at(paper, (counterparts.get(s, s), method), name) for s in settings]
+            facts.append(metrics.geometric_mean(facts))
+            for i, (gain, theirs) in enumerate(zip(mine, facts, strict=True)):
+                x = i + style.offset(j, len(methods))
+                _speedup(ax, x, 0.74 / len(methods), gain, method, methods)
+                style.fact(ax, x, theirs, min(11.0, 38 / len(methods)))
+        ax.axhline(1, color="black", lw=0.8, zorder=4)
+        ax.axvline(len(settings) - 0.5, color="black", lw=0.6, alpha=0.4)
         ax.set_title(title, loc="left")
-        ax.set_ylim(0, max(1.08 * ax.get_ylim()[1], 1e-3))
-        if percent:
-            ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.3g}%"))
-    _legend(fig, [*(_patch(m, methods) for m in methods), _diamond()], "")
+        _ratio_axis(ax.yaxis)
+        ax.grid(axis="x", visible=False)
+        ax.set_xlim(-0.5, len(settings) + 0.5)
+    axes[-1][0].set_xticks(range(len(settings) + 1), [*map(style.wrapped, settings), "geometric\nmean"])
+    fig.supylabel("Speedup: baseline's cost / method's, to the target", fontsize=8.5)
+    note = "▽ at most, △ at least (pale): one side never got there; – neither did, or bounds of both kinds"
+    keys = [*(style.patch_key(m, methods) for m in methods), style.fact_key()]
+    style.legend(fig, keys, note)
     return fig
 
 
 def speedup_by_target(speedups: pd.DataFrame, summary: pd.DataFrame) -> Figure:
     """Token speedup against the target: how far the result hangs on the choice of the target."""
     settings, methods = list(summary["setting"].unique()), ordered(summary["method"])
-    fig, axes = _grid(1, len(settings), width=3.5, height=2.7, sharey="row")
-    for ax, setting in zip(axes[0], settings, strict=True):
+    fig, axes = style.panels(settings, 2.2, sharey=True)
+    for ax, setting in zip(axes, settings, strict=True):
         start = summary.loc[summary["setting"] == setting, "start"].mean()
         part = speedups[(speedups["setting"] == setting) & (speedups["target"] > start)]  # below, noise decides
         seeds = _seeds_with_baseline(summary[summary["setting"] == setting])
         for method in ordered(part["method"]):
-            style, data = look(method, methods), part[part["method"] == method]
+            mine, data = look(method, methods), part[part["method"] == method]
             # a mean over the seeds that got there alone would flatter: all of them, or no point
             every = data.pivot(index="target", columns="seed", values="speedup_trained_tokens").dropna()
             every = every if every.shape[1] == seeds[method] else every.iloc[:0]
             mean = every.apply(metrics.geometric_mean, axis=1)
-            ax.plot(mean.index, mean.to_numpy(float), color=style.colour, ls=style.line, marker=style.marker)
+            ax.plot(mean.index, mean.to_numpy(float), color=mine.colour, ls=mine.line, marker=mine.marker,
+                    ms=style.size(mine.marker, 2.8))  # fmt: skip
         target = float(summary.loc[summary["setting"] == setting, "target"].iloc[0])
         if np.isfinite(target):
             ax.axvline(target, color="black", lw=0.9, ls=(0, (2, 2)))
-            ax.text(target, 0.98, " target", transform=ax.get_xaxis_transform(), va="top", fontsize=8)
-        ax.set_yscale("log", base=2)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.3g}×"))
-        ax.yaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            ax.annotate("target", (target, 1), xycoords=("data", "axes fraction"), xytext=(-2, -1), va="top",
+                        ha="right", textcoords="offset points", fontsize=7.5)  # fmt: skip
+        _ratio_axis(ax.yaxis)
+        style.percent_axis(ax.xaxis, 5)
         ax.set_xlabel("Success to reach")
-        ax.set_title(setting, loc="left", fontweight="bold")
-    axes[0][0].set_ylabel("Speedup in trained tokens")
-    _legend(
-        fig, [_line(m, methods) for m in methods], "Where both sides of every seed got there; geometric mean over seeds"
+        ax.set_ylabel("Speedup in tokens" if ax.get_subplotspec().is_first_col() else "")
+    style.legend(
+        fig,
+        [style.line_key(m, methods) for m in methods],
+        "Where both sides of every seed got there; geometric mean over seeds",
     )
     return fig
 
 
-def draw(makers: dict[str, Callable[[], Figure]], out: Path) -> list[Path]:
-    """Write each figure as PNG and PDF under `out`; the paths written. The same data gives the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    with plt.rc_context(STYLE):
-        for name, make in makers.items():
-            fig = make()
-            # the layout is worked out once, not at each draw of each format
-            fig.draw_without_rendering()
-            fig.set_layout_engine("none")
-            for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None})):
-                written.append(out / f"{name}.{kind}")
-                fig.savefig(written[-1], metadata=metadata)
-            plt.close(fig)
-    return written
+def variant_chain(summary: pd.DataFrame) -> Figure:
+    """Success of the last five evaluations, from vanilla on with one part of DivOPD more at each step.
+
+    Thin lines are seeds, so that a step is seen pair by pair. Raises NothingToDrawError with fewer than three variants.
+    """
+    chain = [method for method in CHAIN if method in set(summary["method"])]
+    if len(chain) < 3:
+        raise NothingToDrawError(f"needs three of {', '.join(CHAIN)}; there are {', '.join(chain) or 'none'}")
+    settings, seeds = list(summary["setting"].unique()), style.most_seeds(summary)
+    fig, axes = style.panels(settings, 2.2)
+    for ax, setting in zip(axes, settings, strict=True):
+        part = summary[(summary["setting"] == setting) & summary["method"].isin(chain)]
+        wide = part.pivot(index="seed", columns="method", values="final5_mean").reindex(columns=chain)
+        if seeds > 1:
+            ax.plot(range(len(chain)), wide.T, color="#999999", lw=0.7, marker=".", ms=2.5, zorder=2)
+        ax.plot(range(len(chain)), wide.mean(), color="black", lw=1.0, zorder=3)
+        for i, method in enumerate(chain):
+            values, mine = wide[method].dropna().to_numpy(), look(method)
+            if len(values):
+                mean, low, high = style.spread(values)
+                ax.errorbar(i, mean, [[mean - low], [high - mean]], color=mine.colour, marker=mine.marker, mec="white",
+                            ms=style.size(mine.marker, 6), mew=0.4, elinewidth=1.2, capsize=2, ls="",
+                            zorder=4)  # fmt: skip
+        ax.set_xticks(range(len(chain)), [CHAIN[m] for m in chain], rotation=30, ha="right", rotation_mode="anchor")
+        ax.set_xlim(-0.4, len(chain) - 0.6)
+        ax.grid(axis="x", visible=False)
+        style.widen(ax.yaxis, style.LEAST_SPAN)
+        style.percent_axis(ax.yaxis)
+        ax.set_ylabel("Success, last five" if ax.get_subplotspec().is_first_col() else "")
+    note = (
+        f"Black: {style.spread_note(seeds)}; grey: each seed" if seeds > 1 else "One seed: nothing is known about seeds"
+    )
+    fig.supxlabel(f"{label(chain[0])} to {label(chain[-1])}. {note}", fontsize=8, color="#333333")
+    return fig
 
 
-def _grid(rows: int, columns: int, width: float, height: float, **share: str) -> tuple[Figure, np.ndarray]:
-    size = (width * columns, height * rows + 0.5)
-    return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **share)  # type: ignore[call-overload]
+def makers(
+    load: Callable[[str], pd.DataFrame], counterparts: dict[str, str], results: Path
+) -> dict[str, Callable[[], Figure]]:
+    """Figure -> how it is drawn; `load` reads a CSV of the report by name. Sweeps lie in folders beside `results`."""
+    from divopd.analysis import figures_batch as batch
+    from divopd.analysis import recovery
+    from divopd.analysis.figures_sweep import kept_sweep
+    from divopd.analysis.tables_controls import SWEEPS
+
+    curves, summary, diagnostics = load("curves"), load("summary"), load("diagnostics")
+    return {
+        "learning_curves": lambda: learning_curves(curves, summary),
+        "efficiency": lambda: efficiency(summary, counterparts),
+        "speedup_by_target": lambda: speedup_by_target(load("speedups"), summary),
+        "variant_chain": lambda: variant_chain(summary),
+        "batch_diagnostics": lambda: batch.batch_diagnostics(diagnostics, counterparts),
+        "disagreement": lambda: batch.disagreement(load("disagreement"), summary),
+        "focus": lambda: batch.focus(load("disagreement")),
+        "selected_depth": lambda: batch.selected_depth(load("depth")),
+        "recovery_tradeoff": lambda: recovery.recovery_tradeoff(summary, diagnostics),
+        "takeovers_over_training": lambda: recovery.takeovers_over_training(curves),
+        **{f"sweep_{name}": lambda name=name: kept_sweep(name, results, counterparts) for name in SWEEPS},
+    }
 
 
-def _curve(ax: Axes, data: pd.DataFrame, x: str, method: str, methods: list[str]) -> None:
+def _curve(ax: Axes, data: pd.DataFrame, x: str, method: str, methods: list[str], band: bool) -> None:
     """The mean over seeds at the versions of the first seed, with its band; x is averaged over seeds too."""
-    style = look(method, methods)
+    mine = look(method, methods)
     seeds = [part.sort_values("version") for _, part in data.groupby("seed")]
-    grid = seeds[0]["version"].to_numpy(float)
-    grid = grid[grid <= min(part["version"].max() for part in seeds)]
-    ys = np.array([np.interp(grid, part["version"], part["success"]) for part in seeds])
-    xs = np.mean([np.interp(grid, part["version"], part[x]) for part in seeds], axis=0)
+    versions = seeds[0]["version"].to_numpy(float)
+    versions = versions[versions <= min(part["version"].max() for part in seeds)]
+    ys = np.array([np.interp(versions, part["version"], part["success"]) for part in seeds])
+    xs = np.mean([np.interp(versions, part["version"], part[x]) for part in seeds], axis=0)
+    mean, low, high = style.spread(ys)
     if len(seeds) == 1:
         low, high = wilson(seeds[0]["successes"], seeds[0]["episodes"])
-    else:
-        _, low, high = paired_bootstrap({"": ys}, lambda a: a[0].mean(axis=0), rng("figure", method), draws=1000)
-    every = max(1, len(grid) // 10)
-    look_of: dict[str, Any] = {"color": style.colour, "ls": style.line, "marker": style.marker, "markevery": every}
-    ax.plot(xs, ys.mean(axis=0), **look_of, zorder=3, clip_on=False)
-    ax.fill_between(xs, low, high, color=style.colour, alpha=0.13, lw=0)
+    every = max(1, len(versions) // 8)
+    drawn: dict[str, Any] = {"color": mine.colour, "ls": mine.line, "marker": mine.marker, "markevery": every}
+    drawn["lw"] = 1.5 if len(methods) <= CROWD else 1.1
+    drawn["ms"] = style.size(mine.marker, 3.6)
+    ax.plot(xs, mean, **drawn, zorder=4 if band else 3, clip_on=False)
+    if band:
+        ax.fill_between(xs, np.clip(low, 0, 1), np.clip(high, 0, 1), color=mine.colour, alpha=0.15, lw=0)
+
+
+def _legend_of_bands(fig: Figure, methods: list[str], banded: list[str], seeds: int) -> None:
+    kind = "95 % Wilson interval of one evaluation" if seeds == 1 else style.spread_note(seeds)
+    of = "" if banded == methods else f" of {' and '.join(label(m) for m in banded)}"
+    style.legend(fig, [style.line_key(m, methods) for m in methods], f"Band{of}: {kind}")
 
 
 def _levels(ax: Axes, target: float, start: float) -> None:
     """Dashed target and dotted start, named at the right edge."""
     levels = [(start, "start", (0, (1, 2)))] + ([(target, "target", (0, (2, 2)))] if np.isfinite(target) else [])
-    for value, name, line in levels:
-        ax.axhline(value, color="black", lw=0.9, ls=line, zorder=1)
+    for value, name, dashes in levels:
+        ax.axhline(value, color="black", lw=0.9, ls=dashes, zorder=1)
         ax.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), xytext=(2, 0), textcoords="offset points",
                     va="center", fontsize=7.5)  # fmt: skip
 
 
-def _offset(j: int, count: int) -> float:
-    return (j - (count - 1) / 2) * 0.8 / count
+def _speedup(ax: Axes, x: float, width: float, gain: metrics.Speedup, method: str, methods: list[str]) -> None:
+    if gain.value is None:
+        ax.text(x, 1.02, "–", ha="center", va="bottom", fontsize=8)
+    else:
+        style.bar(ax, x, width, gain.value, gain.bound, method, methods)
 
 
-def _bars(
-    ax: Axes, j: int, count: int, values: Iterable[tuple[float | None, str]], method: str, methods: list[str]
-) -> None:
-    """One method's bars. A bound is drawn pale, with its sign; nothing known is a dash on the axis."""
-    style, width = look(method, methods), 0.8 / count * 0.92
-    for i, (value, bound) in enumerate(values):
-        x = i + _offset(j, count)
-        if value is None or not np.isfinite(value):
-            ax.text(x, 0, "–", ha="center", va="bottom", fontsize=9)
-            continue
-        alpha = 0.35 if bound else 0.9
-        ax.bar(x, value, width, color=style.colour, alpha=alpha, hatch=style.hatch, edgecolor="white", lw=0, zorder=2)
-        if bound:
-            ax.text(x, value, bound, ha="center", va="bottom", fontsize=9)
+def _reported_speedups() -> pd.DataFrame:
+    """By (setting, method), a column a resource. Wall time is reported for DivOPD alone."""
+    main = reported("main_results").set_index(["setting", "method"])
+    wall = reported("wall_speedup").assign(method="divopd").set_index(["setting", "method"])["wall"]
+    return pd.DataFrame({
+        "trained_tokens": main["token_speedup"],
+        "learner_seconds": main["gpu_speedup"],
+        "wall_seconds": wall,
+    })  # fmt: skip
 
 
-def _at(frame: pd.DataFrame, key: object, column: str) -> float | None:
-    if key not in frame.index:
-        return None
-    value = frame.loc[key, column]
-    return None if pd.isna(value) else value
+def _ratio_axis(axis: Any) -> None:
+    """Ratios on a logarithmic axis: halves and doubles as far apart, with ticks that people use."""
+    axis.axes.set_yscale("log", base=2)
+    ticks = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1.0, 1.4, 2, 3, 4, 8, 16]
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}×"))
 
 
 def _seeds_with_baseline(runs: pd.DataFrame) -> pd.Series:
     """Method -> how many seeds it shares with the baseline."""
     shared = runs.loc[runs["method"] == runs["baseline"], "seed"]
     return runs[runs["seed"].isin(shared)].groupby("method")["seed"].nunique()
-
-
-def _line(method: str, methods: list[str]) -> Line2D:
-    s = look(method, methods)
-    return Line2D([], [], color=s.colour, ls=s.line, marker=s.marker, label=s.label)
-
-
-def _patch(method: str, methods: list[str]) -> matplotlib.patches.Patch:
-    s = look(method, methods)
-    return matplotlib.patches.Patch(
-        facecolor=s.colour, alpha=0.9, hatch=s.hatch, edgecolor="white", lw=0, label=s.label
-    )
-
-
-def _diamond() -> Line2D:
-    return Line2D([], [], ls="", marker="D", mfc="white", mec="black", ms=4.5, label=REPORTED)
-
-
-def _legend(fig: Figure, handles: list, note: str) -> None:
-    fig.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4), handlelength=3.2)
-    if note:
-        fig.supxlabel(note, fontsize=8, color="#333333")
-
-
-def _wrap(setting: str) -> str:
-    return setting.replace("-", "\n", 1)
-
-
-def _thousands(value: float, _: object) -> str:
-    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"

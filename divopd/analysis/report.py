@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from divopd.analysis import collect, tables
+from divopd.analysis import collect, turns
 from divopd.analysis.runs import Run, check_comparable, find_runs, load_run
-from divopd.analysis.scores import scores_table
+from divopd.analysis.tables_all import LEFT_OUT, TABLES, write_tables
+from divopd.analysis.tables_controls import SWEEPS
 from divopd.provenance import ROOT
 from divopd.runlog import STAGES, RunLogError, read_json
 from divopd.suite import SettingSpec, SuiteError, expand, read_setting, read_yaml, suite_spec
 
-CSVS = ("curves", "summary", "diagnostics", "speedups", "timings")
-FIGURES = ("learning_curves", "efficiency", "batch_diagnostics", "speedup_by_target", "recovery_tradeoff",
-           "takeovers_over_training")  # fmt: skip
-TABLES = ("main", "aggregate", "scores", "diagnostics")
+CSVS = ("curves", "summary", "diagnostics", "speedups", "timings", "depth", "disagreement")
+# in the page's order; one whose runs are absent is left out, the first two never
+FIGURES = ("learning_curves", "batch_diagnostics", "efficiency", "speedup_by_target", "variant_chain", "disagreement",
+           "focus", "selected_depth", "recovery_tradeoff", "takeovers_over_training",
+           *(f"sweep_{name}" for name in SWEEPS))  # fmt: skip
+
+
+# CSVs of which each run makes its own rows
+PER_RUN: dict[str, Callable[[Run], pd.DataFrame]] = {
+    "curves": collect.curve,
+    "diagnostics": lambda run: pd.DataFrame([collect.diagnostics(run)]),
+    "depth": turns.depth,
+    "disagreement": turns.disagreement,
+}
 
 
 def report(
@@ -60,16 +71,21 @@ def _collect(results: Path, out: Path, baseline: str | None, allow: Sequence[str
         why = f" ({lines[0]})" if lines else ""
         raise RunLogError(f"{results} holds no finished run{why}; run `divopd train` and `divopd evaluate` first")
     allow = [*allow, *(spec.allow if spec else ())]
-    runs = [load_run(folder, allow) for folder in done]
+    runs, parts = [], {name: [] for name in PER_RUN}
+    for folder in done:
+        run = load_run(folder, allow)
+        for name, make in PER_RUN.items():
+            parts[name].append(make(run))
+        runs.append(run.without_rows())  # all turns of a suite at once would fill the memory
     baseline = baseline or (spec.baseline if spec else "vanilla")
     _check_baseline(baseline, runs)
     check_comparable(runs, allow, spec.sections_by_method if spec else ())
-    curves = pd.concat([collect.curve(run) for run in runs], ignore_index=True)
-    _save(curves, out, "curves")
+    curves = pd.concat(parts["curves"], ignore_index=True)
     _save(collect.summarise(curves, runs, baseline), out, "summary")
-    _save(pd.DataFrame([collect.diagnostics(run) for run in runs]), out, "diagnostics")
     _save(collect.speedup_by_target(curves, baseline), out, "speedups")
     _save(pd.DataFrame([run.key | _seconds(run.path) for run in runs]), out, "timings")
+    for name, tables in parts.items():
+        _save(pd.concat(tables, ignore_index=True), out, name)
     return [f"{len(runs)} runs -> {out}/{{{','.join(CSVS)}}}.csv", *lines]
 
 
@@ -80,36 +96,21 @@ def _check_baseline(baseline: str, runs: Sequence[Run]) -> None:
 
 
 def _tables(out: Path) -> list[str]:
-    summary, counterparts = _load(out, "summary"), _counterparts(_load(out, "summary"))
-    made = {
-        "main": tables.main_table(summary, counterparts, _starts(counterparts)),
-        "aggregate": tables.aggregate_table(summary, counterparts),
-        "scores": scores_table(summary),
-        "diagnostics": tables.diagnostics_table(_load(out, "diagnostics"), counterparts),
-    }
-    folder = out / "tables"
-    folder.mkdir(exist_ok=True)
-    for name, table in made.items():
-        (folder / f"{name}.md").write_text(table.markdown())
-        (folder / f"{name}.tex").write_text(table.latex())
-        table.frame.to_csv(folder / f"{name}.csv", index=False)
-    return [made["main"].markdown(), f"{len(made)} tables -> {folder}/*.{{md,tex,csv}}"]
+    counterparts = _counterparts(_load(out, "summary"))
+    made, left_out = write_tables(lambda name: _load(out, name), counterparts, _starts(counterparts), out)
+    lines = [f"table {name} left out: needs {needs}" for name, needs in left_out.items()]
+    return [made["main"].markdown(), f"{len(made)} tables -> {out / 'tables'}/*.{{md,tex,csv}}", *lines]
 
 
 def _figures(out: Path, folder: Path) -> list[str]:
-    from divopd.analysis import figures, recovery
+    from divopd.analysis import figures, style
 
-    curves, summary, diagnostics, speedups = (_load(out, name) for name in CSVS[:4])
-    counterparts = _counterparts(summary)
-    makers = {
-        "learning_curves": lambda: figures.learning_curves(curves, summary),
-        "efficiency": lambda: figures.efficiency(tables.main_table(summary, counterparts).frame, counterparts),
-        "batch_diagnostics": lambda: figures.batch_diagnostics(diagnostics, counterparts),
-        "speedup_by_target": lambda: figures.speedup_by_target(speedups, summary),
-        "recovery_tradeoff": lambda: recovery.recovery_tradeoff(summary, diagnostics),
-        "takeovers_over_training": lambda: recovery.takeovers_over_training(curves),
-    }
-    return [f"{len(figures.draw(makers, folder))} figures -> {folder}/*.{{png,pdf}}"]
+    counterparts = _counterparts(_load(out, "summary"))
+    written, left_out = style.draw(figures.makers(lambda name: _load(out, name), counterparts, out), folder)
+    items = [f"- {name.replace('_', ' ')}: {why}" for name, why in left_out.items()]
+    (folder / LEFT_OUT).write_text("\n".join(["Figures left out:\n", *items]) + "\n" if items else "")
+    lines = [f"figure {name} left out: {why}" for name, why in left_out.items()]
+    return [f"{len(written) // 2} figures -> {folder}/*.{{png,pdf}}", *lines]
 
 
 def _page(results: Path, out: Path, folder: Path) -> list[str]:
@@ -122,11 +123,13 @@ def _page(results: Path, out: Path, folder: Path) -> list[str]:
         f"{sum(minutes.values()):.1f} core-minutes (" + ", ".join(f"{k} {v:.1f}" for k, v in minutes.items())
         + "); starting Python and what no stage covers come on top.\n"
     )  # fmt: skip
-    for name in TABLES:
-        parts.append((out / "tables" / f"{name}.md").read_text())
-    for name in FIGURES:
+    texts = [out / "tables" / file for file in (*(f"{name}.md" for name in TABLES), LEFT_OUT)]
+    parts += [path.read_text() for path in texts if path.exists()]
+    for name in (name for name in FIGURES if (folder / f"{name}.png").exists()):
         link = Path(os.path.relpath(folder / f"{name}.png", out)).as_posix()
         parts.append(f"![{name.replace('_', ' ')}]({link})\n")
+    if (folder / LEFT_OUT).exists():
+        parts.append((folder / LEFT_OUT).read_text())
     parts.append(f"## What made it\n\n{_markdown(hashes)}\n")
     (out / "report.md").write_text("\n".join(parts))
     return [f"page -> {out / 'report.md'}"]

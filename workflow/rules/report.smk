@@ -2,11 +2,15 @@
 # alone.
 
 
+# sweeps are suites of their own
+SWEEP_CSVS = [f"results/sweep-{name}/sweep.csv" for name in ("load", "cap", "staleness", "access")]
+
+
 rule collect:
     input:
         [f"{run}/evaluated.json" for run in CELLS],
     output:
-        csvs("curves", "summary", "diagnostics", "speedups", "timings"),
+        csvs("curves", "summary", "diagnostics", "speedups", "timings", "depth", "disagreement"),
     log:
         f"{RESULTS}/logs/collect.log",
     conda:
@@ -21,14 +25,21 @@ rule collect:
         " --baseline {params.baseline} 2>&1 | tee {log}"
 
 
+# Tables of controls and sweeps are made where their runs are there; left_out.md names the others and what they need.
 rule tables:
     input:
-        csvs("summary", "diagnostics"),
+        csvs("summary", "diagnostics", "timings"),
+        sweeps=[path for path in SWEEP_CSVS if Path(path).exists()],
     output:
         multiext(f"{RESULTS}/tables/main", ".md", ".tex", ".csv"),
         multiext(f"{RESULTS}/tables/aggregate", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/full", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/speedups", ".md", ".tex", ".csv"),
         multiext(f"{RESULTS}/tables/scores", ".md", ".tex", ".csv"),
         multiext(f"{RESULTS}/tables/diagnostics", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/utilisation", ".md", ".tex", ".csv"),
+        multiext(f"{RESULTS}/tables/teacher_tokens", ".md", ".tex", ".csv"),
+        f"{RESULTS}/tables/left_out.md",
     log:
         f"{RESULTS}/logs/tables.log",
     conda:
@@ -40,16 +51,16 @@ rule tables:
         "python -m divopd.cli report {params.results} --stage tables 2>&1 | tee {log}"
 
 
+# So are figures; these are the ones that every suite has.
 rule figures:
     input:
-        csvs("curves", "summary", "diagnostics", "speedups"),
+        csvs("curves", "summary", "diagnostics", "speedups", "depth", "disagreement"),
+        sweeps=[path for path in SWEEP_CSVS if Path(path).exists()],
     output:
         multiext(f"{FIGURES}/learning_curves", ".png", ".pdf"),
-        multiext(f"{FIGURES}/efficiency", ".png", ".pdf"),
         multiext(f"{FIGURES}/batch_diagnostics", ".png", ".pdf"),
         multiext(f"{FIGURES}/speedup_by_target", ".png", ".pdf"),
-        multiext(f"{FIGURES}/recovery_tradeoff", ".png", ".pdf"),
-        multiext(f"{FIGURES}/takeovers_over_training", ".png", ".pdf"),
+        f"{FIGURES}/left_out.md",
     log:
         f"{RESULTS}/logs/figures.log",
     conda:
