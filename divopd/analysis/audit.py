@@ -24,7 +24,7 @@ AGES = (("#0072B2", "o"), ("#E69F00", "s"), ("#555555", "^"))  # versions 0, 1, 
 
 def write(found: Audit, title: str, env: str, out: Path) -> list[str]:
     """Write audit.csv, audit_turns.csv, audit_checks.csv, audit.md, audit.png and audit.pdf; lines to print."""
-    from divopd.analysis.figures import draw
+    from divopd.analysis.style import draw
 
     out.mkdir(parents=True, exist_ok=True)
     frame = with_reported(found.rules, env)
@@ -112,7 +112,7 @@ def audit_figure(frame: pd.DataFrame, found: Audit) -> Figure:
     import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
 
-    from divopd.analysis.figures import REPORTED
+    from divopd.analysis.style import REPORTED
 
     size = (10.5, 1.6 + 0.3 * len(frame))
     fig, axes = plt.subplots(1, 3, figsize=size, layout="constrained", width_ratios=(1, 1, 1.05))
