@@ -22,34 +22,30 @@ PROGRESS = click.option(
 @click.option("--rule", "names", multiple=True, help="Only this rule (repeatable).  [default: all]")
 @click.option("--sketch", type=click.IntRange(1), help="Project gradients to so many numbers.  [default: as needed]")
 @click.option("--seeds", type=click.IntRange(1), default=32, show_default=True, help="Draws of rules that draw.")
+@click.option("--whole", is_flag=True, help="Beside it the gradients of the loss over the whole vocabulary.")
+@click.option("--rescue", type=click.IntRange(0), default=0, help="Times that the teacher plays on from each turn.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the audit goes.")
 @PROGRESS
 def audit(
-    run_dir: Path, update: int, names: tuple[str, ...], sketch: int | None, seeds: int, out: Path, progress: Any
-) -> None:
+    run_dir: Path, update: int, names: tuple[str, ...], sketch: int | None, seeds: int, whole: bool, rescue: int,
+    out: Path, progress: Any,
+) -> None:  # fmt: skip
     """Compare the gradient of each rule's batch with the pool's, at one update of a finished run."""
     from transformers.utils import logging
 
     from divopd.analysis.audit import write
-    from divopd.audit.gradients import EXACT_FLOATS, SKETCH_DIM, CountSketch, row_gradients
-    from divopd.audit.measure import audit as measure
     from divopd.audit.measure import rules_for
     from divopd.audit.rebuild import rebuild
+    from divopd.audit.study import study
     from divopd.progress import Progress
     from divopd.runlog import read_config
-    from divopd.seeds import seed as named_seed
 
     logging.disable_progress_bar()  # of loading weights, in the middle of ours
     config = read_config(run_dir)
     rules = rules_for(config.method, names)  # first: an unknown rule is found at once
     with Progress("rebuild", "update", progress) as bar:
         moment = rebuild(run_dir, update, bar)
-    size = sum(p.numel() for p in moment.learner.parameters) * len(moment.turns)
-    dim = sketch or (SKETCH_DIM if size > EXACT_FLOATS else None)
-    with Progress("gradients", "turn", progress) as bar:
-        found = row_gradients(moment.learner, moment.turns, CountSketch(dim) if dim else None, bar)
-    numbers = [named_seed(config.seed + i, "rule") for i in range(seeds)]
-    result = measure(moment.turns, update, config.train.batch_rows, found, rules, numbers)
+    result = study(moment, rules, seeds, sketch, whole, rescue, lambda stage, unit: Progress(stage, unit, progress))
     title = f"{config.setting}, {config.method.name}, seed {config.seed}, update {update}"
     for line in write(result, title, config.env.name, out):
         click.echo(line)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
+from audit_pool import LIVE, POOL, VOCAB, learner, model, rollout  # noqa: F401
 from divopd.analysis.audit import checks_table, with_reported
 from divopd.audit.gradients import CountSketch, RowGradients, row_gradients
 from divopd.audit.measure import (
@@ -32,60 +27,13 @@ from divopd.audit.measure import (
     rules_for,
     spearman,
 )
-from divopd.audit.rebuild import rebuild
 from divopd.candidates import Candidates, gate
-from divopd.cli_audit import audit as command
-from divopd.config import MethodConfig, TrainConfig
+from divopd.config import MethodConfig
 from divopd.learner import Learner
 from divopd.objective import row_loss
 from divopd.paper import reported
-from divopd.runlog import RunLogError, read_table
-from divopd.seeds import seed as named_seed
 from divopd.selection import RuleError, load_rule
-from divopd.train import train
 from divopd.types import Turn
-
-VOCAB = 64
-
-
-def quiet(*_: object) -> None:
-    pass
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, head_dim=8)
-    return Qwen3ForCausalLM(
-        Qwen3Config(**sizes, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True)
-    )
-
-
-@pytest.fixture
-def learner(model: Any) -> Learner:
-    return Learner(copy.deepcopy(model), TrainConfig(grad_clip=1e9, learning_rate=1e-9))
-
-
-def rollout(number: int, n: int, dead: tuple[int, ...] = ()) -> list[Turn]:
-    """n turns of 2-4 response tokens over one growing chat, some tokens masked; arrival in order of number."""
-    rng = np.random.default_rng(number)
-    context, turns, end = rng.integers(0, VOCAB, 8 + 8 * n), [], 3
-    for index in range(n):
-        start = end + int(rng.integers(1, 4))
-        end = start + int(rng.integers(2, 5))
-        scores = -3 * rng.random((2, end - start)).astype(np.float32)
-        mask = rng.random(end - start) < 0.8
-        mask[0] = True
-        turn = Turn((0, number, 0), index, 0, context, start, end, scores[0], scores[1], mask)
-        turn.prompt_truncated, turn.arrival, turn.first_seen = index in dead, 10 * number + index, 0
-        turns.append(turn)
-    return turns
-
-
-POOL = rollout(0, 3) + rollout(1, 4, dead=(1,)) + rollout(2, 2) + rollout(3, 2, dead=(0, 1))
-LIVE = [i for i, turn in enumerate(POOL) if gate(turn) is None]
 
 
 def direct(model: Any, turn: Turn) -> tuple[np.ndarray, float]:
@@ -294,88 +242,7 @@ def test_a_broken_identity_shows():
     assert wrong.loc["gate", "distance"] > 0.1
 
 
-# a run made again ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def runs() -> dict[str, Path]:
-    return {}
-
-
-def finished(rule: str, tiny_cell: Any, tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Path]) -> Path:
-    if rule not in runs:
-        runs[rule] = tmp_path_factory.mktemp("run") / rule
-        assert train(tiny_cell(rule), runs[rule], quiet) == "done"
-    return runs[rule]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["vanilla", "divopd"])
-def test_pool_and_weights_are_those_of_the_run(rule: str, tiny_cell: Any, tmp_path_factory: Any, runs: dict[str, Path]):
-    run_dir = finished(rule, tiny_cell, tmp_path_factory, runs)
-    moment = rebuild(run_dir, 3, quiet)
-    (saved,) = (run_dir / "checkpoints").glob("v00003-*.safetensors")
-    state = moment.learner.model.state_dict()
-    assert all(torch.equal(state[name], tensor) for name, tensor in load_file(saved).items())
-    # the run's own rule, on the rebuilt pool, chooses the recorded batch
-    config, pool = moment.config, Candidates.from_turns(moment.turns, 3)
-    own = load_rule(rule, config.method.params)
-    (batch,) = choose(own, moment.turns, pool, config.train.batch_rows, [named_seed(config.seed, "rule")])
-    recorded = read_table(run_dir, "turns").to_pandas()
-    assert sorted(pool.arrival[batch.rows]) == sorted(recorded.loc[recorded["selected_at"] == 3, "arrival"])
-    assert len(moment.turns) <= config.train.pool_factor * config.train.batch_rows + 1
-    assert (pool.age <= config.train.max_staleness).all() and (pool.first_seen >= 0).sum() >= len(batch.rows)
-    of = recorded.set_index("arrival").loc[pool.arrival]
-    np.testing.assert_array_equal(of["disagreement"].to_numpy(), pool.disagreement)
-
-
-@pytest.mark.slow
-def test_what_cannot_be_made_again_is_one_line(tiny_cell: Any, tmp_path_factory: Any, runs: dict[str, Path]):
-    run_dir = finished("divopd", tiny_cell, tmp_path_factory, runs)
-    with pytest.raises(RunLogError, match="no update 6: choose --update from 0 to 5"):
-        rebuild(run_dir, 6, quiet)
-    config = run_dir / "config.yaml"
-    plain = config.read_text()
-    config.write_text(plain.replace("reduction: row_mean", "reduction: token_mean"))
-    try:
-        with pytest.raises(RunLogError, match="another loss .*token_mean"):
-            rebuild(run_dir, 3, quiet)
-    finally:
-        config.write_text(plain)
-    kept = (run_dir / "turns.parquet").read_bytes()
-    table = read_table(run_dir, "turns")
-    scores = table.column("student_nll").to_pylist()
-    scores[4] = 1.0 if scores[4] is None else np.nextafter(scores[4], 9)
-    i = table.schema.get_field_index("student_nll")
-    pq.write_table(table.set_column(i, table.schema.field(i), pa.array(scores)), run_dir / "turns.parquet")
-    try:
-        with pytest.raises(RunLogError) as caught:
-            rebuild(run_dir, 3, quiet)
-    finally:
-        (run_dir / "turns.parquet").write_bytes(kept)
-    text = str(caught.value)
-    assert "student_nll" in text and "train it again here" in text and "\n" not in text
-
-
-@pytest.mark.slow
-def test_the_command(tiny_cell: Any, tmp_path_factory: Any, runs: dict[str, Path], tmp_path: Path):
-    run_dir = finished("divopd", tiny_cell, tmp_path_factory, runs)
-    arguments = [str(run_dir), "--update", "4", "--seeds", "3", "--progress", "none", "--out"]
-    done = CliRunner().invoke(command, [*arguments, str(tmp_path / "a")], catch_exceptions=False)
-    assert done.exit_code == 0 and "Gradient audit, tiny, divopd, seed 0, update 4" in done.output
-    frame = pd.read_csv(tmp_path / "a" / "audit.csv").set_index("rule")
-    assert {"vanilla", "divopd_base", "divopd", "top_b", "oracle"} <= set(frame.index)
-    assert frame["cosine"].between(-1, 1).all()
-    assert (frame["projection"] <= frame.loc["oracle", "projection"] + 1e-9).all()
-    assert frame.loc["vanilla", "reported_projection"] == 1.74
-    checks = pd.read_csv(tmp_path / "a" / "audit_checks.csv")
-    assert (checks.loc[checks["expected"] == 0, "distance"] < 1e-5).all()
-    assert (tmp_path / "a" / "audit.png").stat().st_size > 20_000
-    names = ["--rule", "divopd", "--rule", "vanilla", "--sketch", "4096"]
-    CliRunner().invoke(command, [*arguments, str(tmp_path / "b"), *names], catch_exceptions=False)
-    sketched = pd.read_csv(tmp_path / "b" / "audit.csv").set_index("rule")
-    assert list(sketched.index) == ["vanilla", "divopd", "oracle"]
-    assert sketched.loc["divopd", "cosine"] == pytest.approx(frame.loc["divopd", "cosine"], abs=0.08)
+# tables ---------------------------------------------------------------------------------------------------------------
 
 
 def test_the_papers_numbers_stand_beside():

@@ -32,6 +32,8 @@ def write(found: Audit, title: str, env: str, out: Path) -> list[str]:
         part.to_csv(out / f"{name}.csv", index=False, float_format="%.10g")
     table = audit_table(frame, found.facts, title)
     page = [table.markdown(), ranks_table(found).markdown(), checks_table(found.checks).markdown()]
+    if frame["rescued"].notna().any() or "true_cosine" in frame:
+        page.insert(1, signal_table(frame, found.facts).markdown())
     (out / "audit.md").write_text("\n".join([*page, "![Gradient audit](audit.png)\n"]))
     draw({"audit": lambda: audit_figure(frame, found)}, out)
     return [table.markdown(), f"audit -> {out}/audit{{,_turns,_checks}}.csv, audit.md, audit.{{png,pdf}}"]
@@ -72,6 +74,25 @@ def audit_table(frame: pd.DataFrame, facts: dict[str, Any], title: str) -> Table
     return Table(f"Gradient audit, {title}", header, rows, frame, notes)
 
 
+def signal_table(frame: pd.DataFrame, facts: dict[str, Any]) -> Table:
+    """A row a rule: how near its step is to what sampled tokens estimate, and whether its turns can still be won."""
+    cosines = {"true_cosine": "Cosine, whole pool", "choice_cosine": "of the choice", "noise_cosine": "of the sampling"}
+    cosines = {name: title for name, title in cosines.items() if name in frame}
+    pool = {"true_cosine": facts["truth_cosine"], "choice_cosine": 1.0, "noise_cosine": facts["truth_cosine"]}
+    rows = [
+        [name, *(_f(r[key], 3) for key in cosines), _percent(r["won"]), _percent(r["rescued"])]
+        for name, r in [*((_name(r["rule"]), r) for r in frame.to_dict("records")), ("All live turns", pool | facts)]
+    ]
+    header = ["Rule", *cosines.values(), "From won rollouts", "Teacher wins from there"]
+    notes = [
+        "Cosine, whole pool: the batch's gradient with the pool's gradient of the reverse KL over the vocabulary, of "
+        "which sampled tokens give an estimate. Of the choice: the same with the batch's own gradient over "
+        "the vocabulary, so that only the choice of rows counts; of the sampling: the batch's gradient with its own "
+        "over it. Teacher wins: it acts to the end from the state in which the turn was played. Percent.",
+    ]
+    return Table("Signal and lost causes", header, rows, frame, notes)
+
+
 def ranks_table(found: Audit) -> Table:
     """Spearman's correlations of the cached s(u), over the pool and by age."""
     from divopd.audit.measure import spearman
@@ -82,6 +103,8 @@ def ranks_table(found: Audit) -> Table:
         rows.append([str(age), "recomputed", str(len(part)), _f(spearman(part["disagreement"], part["recomputed"]), 3)])
     rows.append(["all", "gradient norm", str(len(turns)), _f(facts["spearman_norm"], 3)])
     rows.append(["all", "inner product with the pool's", str(len(turns)), _f(facts["spearman_along"], 3)])
+    if turns["rescued"].notna().any():
+        rows.append(["all", "teacher wins from there", str(len(turns)), _f(facts["spearman_rescued"], 3)])
     header = ["Age (versions)", "Cached s(u) against", "Turns", "Spearman"]
     return Table("Ranks of the cached s(u)", header, rows, pd.DataFrame(rows, columns=header))
 

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from divopd.candidates import gate
-from divopd.learner import Learner, TrainSequence, merge_rows
-from divopd.objective import weighted_loss
+from divopd.config import LossConfig
+from divopd.learner import Learner
+from divopd.logprobs import Reference
+from divopd.packing import MicroBatch, TrainSequence, merge_rows
 from divopd.seeds import seed as named_seed
 from divopd.types import Turn
 
@@ -53,13 +55,17 @@ class RowGradients:
     parameters: int
     sketched: bool
 
-    def gram(self) -> np.ndarray:
-        """float64 (n, n) inner products of the rows' gradients; unbiased estimates of them where sketched."""
+    def gram(self, other: RowGradients | None = None) -> np.ndarray:
+        """float64 (n, n) inner products of the rows' gradients, with each other or with those of another loss.
+
+        Unbiased estimates of them where sketched, by the same sketch.
+        """
         n, width = self.features.shape
         out = np.zeros((n, n))
         for begin in range(0, width, CHUNK // 8):
-            block = self.features[:, begin : begin + CHUNK // 8].astype(np.float64)
-            out += block @ block.T
+            part = slice(begin, begin + CHUNK // 8)
+            block = self.features[:, part].astype(np.float64)
+            out += block @ (block if other is None else other.features[:, part].astype(np.float64)).T
         return out
 
 
@@ -105,12 +111,21 @@ def row_gradients(
     return RowGradients(features.numpy(), scores, count, sketch is not None)
 
 
+def exact(learner: Learner, teacher: Reference) -> Learner:
+    """The same weights with the loss whose one-sample estimate the paper's is: reverse KL over the vocabulary.
+
+    At the weights that sampled a token, the mean of the sampled loss's gradient over what might have been sampled there
+    is this one's.
+    """
+    loss = LossConfig(name="reverse_kl")
+    return Learner(learner.model, learner.config, bf16=learner.autocast, loss=loss, teacher=teacher)
+
+
 def _backward(learner: Learner, sequence: TrainSequence) -> float:
     """Backward of one row's loss; its summed student - teacher log-prob under the present weights (nats)."""
-    on = partial(torch.as_tensor, device=learner.device)
-    with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.bf16):
-        rows = torch.zeros(len(sequence.targets), dtype=torch.long, device=learner.device)
-        new = learner.scorer(on(sequence.tokens)[None], rows, on(sequence.predicts), on(sequence.targets))
-    teacher, old = on(sequence.teacher), new.detach()
-    weighted_loss(new, old, teacher, on(sequence.weights), learner.config.beta).backward()
+    batch = MicroBatch.of([sequence], False)
+    teacher, weights = (torch.as_tensor(x, device=learner.device) for x in (batch.teacher, batch.weights))
+    with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
+        loss, old = learner._loss(batch, teacher, weights)
+    loss.backward()
     return float((old - teacher).double().sum())

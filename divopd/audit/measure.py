@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from divopd.audit.batches import Batch, Truth, fate, mean
 from divopd.audit.gradients import RowGradients
 from divopd.candidates import Candidates
 from divopd.config import MethodConfig
@@ -20,18 +21,6 @@ from divopd.selection import Rule, apply_rule, available_rules, load_rule
 from divopd.types import Turn
 
 ORACLE = "oracle"  # the B live turns whose gradients have the largest inner product with the pool's
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Pool rows of one batch, and the rule's weights of them if it gives any."""
-
-    rows: np.ndarray  # int64 (m,)
-    weights: np.ndarray | None = None  # float64 (m,)
-
-    def shares(self, n: int) -> np.ndarray:
-        """float64 (n,), adding up to 1: with them the sum of g_t is the gradient that the learner steps along."""
-        return _mean(self.rows, n, self.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,21 +35,28 @@ class Audit:
 
 def audit(
     turns: Sequence[Turn], update: int, budget: int, gradients: RowGradients, rules: Mapping[str, Rule],
-    seeds: Sequence[int],
+    seeds: Sequence[int], whole: RowGradients | None = None, rescued: np.ndarray | None = None,
 ) -> Audit:  # fmt: skip
     """Measure every rule's batch of `budget` rows on one pool, once a seed of `seeds` (what `Rule.select` gets).
 
     The pool gradient is the mean over its live rows; a batch's is the mean over its rows, dead ones included, which is
-    what the learner steps along. Raises RuleError as `apply_rule` does.
+    what the learner steps along. `whole`: gradients of the rows' loss over the whole vocabulary, in the same sketch;
+    `rescued` (n,): shares of rescue.rescued. Raises RuleError as `apply_rule` does.
     """
     pool = Candidates.from_turns(turns, update)
     gram, live = gradients.gram(), np.flatnonzero(pool.valid)
-    target = _mean(live, len(pool))
+    target = mean(live, len(pool))
     along = gram @ target
     batches = {name: choose(rule, turns, pool, budget, seeds) for name, rule in rules.items()}
     best = live[np.argsort(-along[live], kind="stable")[:budget]]
-    rows = [_rule_row(name, drawn, pool, gram, target) for name, drawn in {**batches, ORACLE: [Batch(best)]}.items()]
     columns = _turn_columns(pool, gradients, gram, along)
+    columns["won"] = [float(turn.rollout_success) for turn in turns]
+    columns["rescued"] = np.nan if rescued is None else rescued
+    truth = None if whole is None else Truth(gram, gradients.gram(whole), whole.gram(), target)
+    rows = [
+        _rule_row(name, drawn, pool, gram, target) | fate(drawn, columns) | (truth.of(drawn) if truth else {})
+        for name, drawn in {**batches, ORACLE: [Batch(best)]}.items()
+    ]
     facts = {
         "update": update, "rows": len(pool), "dead": len(pool) - len(live), "rollouts": int(pool.group.max()) + 1,
         "parameters": gradients.parameters, "sketch": gradients.features.shape[1] if gradients.sketched else 0,
@@ -68,6 +64,9 @@ def audit(
         "spearman": spearman(columns["disagreement"], columns["recomputed"]),
         "spearman_norm": spearman(columns["disagreement"], columns["norm"]),
         "spearman_along": spearman(columns["disagreement"], columns["along"]),
+        "spearman_rescued": spearman(columns["disagreement"], columns["rescued"]),
+        "won": columns["won"][pool.valid].mean(), "rescued": columns["rescued"][pool.valid].mean(),
+        "truth_cosine": truth.pool if truth else np.nan,
     }  # fmt: skip
     return Audit(pd.DataFrame(rows), columns, pd.DataFrame(_checks(pool, gram, batches)), facts)
 
@@ -102,11 +101,6 @@ def spearman(a: Any, b: Any) -> float:
     if pair.nunique().min() < 2:
         return float("nan")
     return float(pair["a"].corr(pair["b"]))
-
-
-def _mean(rows: np.ndarray, n: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """(n,) coefficients of a mean over `rows`."""
-    return np.bincount(rows, weights, n) / (len(rows) if weights is None else weights.sum())
 
 
 def _rule_row(name: str, drawn: list[Batch], pool: Candidates, gram: np.ndarray, target: np.ndarray) -> dict[str, Any]:
@@ -185,12 +179,12 @@ Sides = tuple[np.ndarray, np.ndarray]
 def gate_identity(pool: Candidates) -> Sides:
     """Uniform sampling of live rows: E[G_gate] against N_c / (N_c - D) * G, G over all rows."""
     n, live = len(pool), np.flatnonzero(pool.valid)
-    return _mean(live, n), np.full(n, 1 / len(live))
+    return mean(live, n), np.full(n, 1 / len(live))
 
 
 def covariance_identity(drawn: Sequence[np.ndarray], n: int) -> Sides:
     """E[G_batch] - G against (N_c / B) Cov_t(pi_t, g_t); expectation and pi_t over the batches that were drawn."""
-    left = np.mean([_mean(rows, n) for rows in drawn], axis=0) - 1 / n
+    left = np.mean([mean(rows, n) for rows in drawn], axis=0) - 1 / n
     inclusion = np.mean([np.bincount(rows, minlength=n) for rows in drawn], axis=0)
     return left, n / len(drawn[0]) * (inclusion - inclusion.mean()) / n
 
@@ -205,13 +199,13 @@ def focus_identity(pool: Candidates, base: np.ndarray, focus: np.ndarray) -> Sid
         kept, dropped = here[np.isin(here, focus)], here[~np.isin(here, focus)]
         if len(kept) and len(dropped):
             scale = taken[group] * (turns[group] - taken[group]) / turns[group] / len(base)
-            right += scale * (_mean(kept, n) - _mean(dropped, n))
-    return _mean(focus, n) - _expected_base(pool, base), right
+            right += scale * (mean(kept, n) - mean(dropped, n))
+    return mean(focus, n) - _expected_base(pool, base), right
 
 
 def base_identity(pool: Candidates, drawn: Sequence[np.ndarray]) -> Sides:
     """Mean of G_base over draws against sum_r (n_r / B) g_r, to which it tends as draws grow."""
-    return np.mean([_mean(rows, len(pool)) for rows in drawn], axis=0), _expected_base(pool, drawn[0])
+    return np.mean([mean(rows, len(pool)) for rows in drawn], axis=0), _expected_base(pool, drawn[0])
 
 
 def base_sampling_error(pool: Candidates, drawn: Sequence[np.ndarray], gram: np.ndarray) -> float:

@@ -38,6 +38,8 @@ class Moment:
     update: int
     turns: list[Turn]  # what DivOPD's read offers, in arrival order, and the dead rows that its gate discards from it
     learner: Learner  # weights of version q
+    run: Trainer  # all else that the run is made of
+    seen: list[Turn]  # every student turn that had arrived, in arrival order
 
 
 class _Reached(Exception):
@@ -108,7 +110,7 @@ def rebuild(run_dir: Path, update: int, progress: Progress) -> Moment:
     turns = _offered(run.tap.before, update)
     if not any(gate(turn) is None for turn in turns):
         raise RunLogError(f"{run_dir}: no turn that can train was queued at update {update}; choose another --update")
-    return Moment(config, update, turns, run.learner)
+    return Moment(config, update, turns, run.learner, run, run.tap.seen)
 
 
 def _offered(pool: Pool, update: int) -> list[Turn]:
