@@ -14,7 +14,6 @@ from pathlib import Path
 from divopd.config import EnvConfig, PolicyConfig, RunConfig
 
 HUB_SECONDS = 10.0
-CLASHING = "torchvision torchaudio torchcodec"
 _DATA = {
     "alfworld": "run `alfworld-download --data-dir data` (or link its json_2.1.1 folder there)",
     "webshop": "put the files of WebShop's set-up script there (items_shuffle.json, items_ins_v2.json, ...)",
@@ -86,17 +85,34 @@ def _driver() -> str | None:
     return run.stdout.strip().splitlines()[0] if run.returncode == 0 and run.stdout.strip() else None
 
 
+_IMPORTS = {
+    "vllm": "from divopd.policies.vllm_engine import import_vllm; print(import_vllm().__version__)",  # knows the mends
+    "ray": "import ray; print(ray.__version__)",
+}
+
+
 def backend(module: str, needed: bool) -> Check:
     """vllm or ray: it imports, in a process of its own."""
-    worked, said = child(f"import {module}; print({module}.__version__)")
+    worked, said = child(_IMPORTS[module])
+    why = _last(said)
     if worked:
-        return Check(module, True, said.splitlines()[-1])
-    if f"No module named '{module}'" in said:
-        mend = "see docs/vllm.md for the wheel that fits" if module == "vllm" else "run `make install`"
-        return Check(module, False, f"not installed: {mend}", needed)
-    if re.search(r"torchvision|torchaudio|torchcodec", said):  # built for another torch: operator nms does not exist
-        return Check(module, False, f"clashes with torchvision: run `pip uninstall -y {CLASHING}`", needed)
-    return Check(module, False, f"does not import: {_last(said)}", needed)
+        return Check(module, True, why)
+    if "No module named 'ray'" in why:
+        return Check(module, False, "not installed: run `make install`", needed)
+    return Check(module, False, re.sub(r"^[\w.]+Error: ", "", why), needed)
+
+
+def vision() -> Check | None:
+    """torchvision, if it is there: a build for another torch breaks the import of transformers and of vLLM."""
+    from divopd.policies.vllm_engine import MEND
+
+    there, said = child("import importlib.util as u; print(u.find_spec('torchvision') is not None)")
+    if not there or said != "True":
+        return None
+    worked, said = child("import torchvision; print(torchvision.__version__)")
+    if worked:
+        return Check("torchvision", True, f"{_last(said)} (nothing here needs it)", needed=False)
+    return Check("torchvision", False, f"does not import ({_last(said)}); {MEND}")
 
 
 def _last(text: str) -> str:

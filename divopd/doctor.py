@@ -37,6 +37,7 @@ def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
         _device(),
         writable(out),
     ]
+    found += [check for check in (checks.vision(),) if check is not None]
     policies = {p.path: p for cell in cells for p in (cell.student, cell.teacher)}
     found += [*map(checkpoint, policies.values()), *_of_cells(cells, out)]
     panels = {cell.env.eval_panel for cell in cells}

@@ -89,7 +89,7 @@ def test_lint_and_format(project: Path):
     assert subprocess.run(check, capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("suite", ["demo", "laptop"])
+@pytest.mark.parametrize("suite", ["demo", "laptop", "paper"])
 def test_one_job_a_cell(project: Path, suite: str):
     cells = len(load_suite(ROOT / "experiments" / f"{suite}.yaml"))
     jobs = planned(snakemake(project, "--cores", "2", "--dry-run", suite=f"experiments/{suite}.yaml"))

@@ -59,7 +59,7 @@ def scale(cell: RunConfig, stats: RolloutStats, rates: StageRates, gpus: int) ->
     pace = flow(cell, stats, rates, layout)
     slow = 1.0 / min(1.0, layout.rollout)  # of a stage that has a part of a GPU
     crowd = max(1.0, episodes_a_gpu(layout) / rates.episodes)
-    behind = max(1.0, pace.teacher_busy)  # a teacher that does not keep up holds back what arrives
+    behind = max(1.0, pace.teach / pace.explore)  # a teacher that does not keep up holds back what arrives
     pipeline = PipelineConfig(
         explorers=steps_in_flight(layout),
         turn_seconds=rates.turn_seconds * slow * crowd,
@@ -97,6 +97,6 @@ def _limit(pace: Flow, busy: float, load: float) -> str:
     """A learner that waits although enough arrives waits for turns that are not stale."""
     if busy > 0.9:
         return "learner"
-    if pace.teacher_busy > 1.01:
+    if pace.teach > 1.01 * pace.explore:
         return "teacher"
     return "staleness" if load >= 1.0 else "explorers"
