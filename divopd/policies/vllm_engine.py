@@ -13,8 +13,9 @@ from ..config import PolicyConfig
 from .base import PolicyError
 
 T = TypeVar("T")
-UNUSED = "torchvision torchaudio torchcodec"
+UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM pulls in and text models never use. A build for another torch breaks the import of transformers."""
+MEND = f"nothing here needs it: run `pip uninstall -y {' '.join(UNUSED)}`"
 
 
 def import_vllm() -> Any:
@@ -36,8 +37,8 @@ def import_vllm() -> Any:
 
 def mend(error: BaseException) -> str:
     """What to do about a failed import of vLLM."""
-    if any(name in str(error) for name in UNUSED.split()):
-        return f"it is built for another torch and nothing here needs it: pip uninstall {UNUSED}"
+    if any(name in str(error) for name in UNUSED):
+        return f"it is built for another torch, and {MEND}"
     return "reinstall it as docs/vllm.md says"
 
 
