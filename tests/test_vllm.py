@@ -1,4 +1,4 @@
-"""The vLLM back end against transformers', for real: `make vllm-test`, as it needs packages of its own (docs/vllm.md)."""
+"""The vLLM back end against transformers', for real: `make vllm-test`, as it needs packages of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from divopd.config import EnvConfig, EngineConfig, PolicyConfig
+from divopd.config import EngineConfig, EnvConfig, PolicyConfig
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy, load_model, load_tokenizer
 from divopd.policies.make import make_policy
