@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,13 @@ PANELS = {
 FEW = 3  # of these panels, where several settings have a row each
 
 
-def sweep_figure(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> Figure:
+def sweep_figure(
+    frame: pd.DataFrame, facts: pd.DataFrame, key: str, counterparts: Mapping[str, str] | None = None
+) -> Figure:
     """A panel a quantity, the swept value across, a line a rule; several settings have a row of the first three each.
 
-    `frame`: rows of sweep.csv; `facts`: the paper's rows (tables_controls.sweep_facts), drawn as hollow marks.
+    `frame`: rows of sweep.csv; `facts`: the paper's rows (tables_controls.sweep_facts), drawn as hollow marks, those of
+    a setting beside the one that `counterparts` names for it.
     """
     settings, rules = list(frame["setting"].unique()), ordered(frame["rule"])
     values = ordered_values(frame["value"])
@@ -52,7 +56,9 @@ def sweep_figure(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> Figure:
         part = frame[frame["setting"] == setting]
         for rule in rules:
             _series(ax, part[part["rule"] == rule], name, values, rule, rules)
-        for fact in facts.to_dict("records"):
+        beside = (counterparts or {}).get(setting)
+        here = facts if beside is None else facts[facts["setting"].isna() | (facts["setting"] == beside)]
+        for fact in here.to_dict("records"):
             _fact(ax, fact, name, values, rules)
         ax.set_title(PANELS[name][0], loc="left")
         ax.set_ylim(0, max(1.08 * ax.get_ylim()[1], 1e-3))
@@ -65,7 +71,7 @@ def sweep_figure(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> Figure:
         ax.set_xlabel(TITLES.get(key, key))
     keys = [style.line_key(rule, rules) for rule in rules]
     keys.append(Line2D([], [], ls="", marker="o", mfc="white", mec="black", ms=5, label=f"hollow: {style.REPORTED}"))
-    beyond = "▲ never at the target, what was used by the end" if (frame["bound"] == ">").any() else ""
+    beyond = "△ never at the target, what was used by the end" if (frame["bound"] == ">").any() else ""
     seeds = style.spread_note(int(frame["seeds"].max())) or "one seed"
     where = settings[0] if len(settings) == 1 else f"{len(settings)} settings"
     style.legend(fig, keys, "; ".join(text for text in (where, seeds, beyond) if text))

@@ -55,14 +55,15 @@ def sweep(results: Path, suite: Path, figures: Path) -> list[str]:
         raise SuiteError(f"{suite}: sweep: no method has {spec.sweep!r}")
     summary = _load(results, "summary")
     frame = by_value(summary, _load(results, "diagnostics"), cells)
-    facts = sweep_facts(spec.sweep, _counterparts(summary))
+    counterparts = _counterparts(summary)
+    facts = sweep_facts(spec.sweep, counterparts)
     tables = sweep_tables(frame, facts, spec.sweep)
     frame.to_csv(results / "sweep.csv", index=False, float_format="%.10g")
     folder = results / "tables"
     folder.mkdir(exist_ok=True)
     (folder / "sweep.md").write_text("\n".join(table.markdown() for table in tables))
     (folder / "sweep.tex").write_text("\n".join(table.latex() for table in tables))
-    draw({"sweep": lambda: sweep_figure(frame, facts, spec.sweep or "")}, figures)
+    draw({"sweep": lambda: sweep_figure(frame, facts, spec.sweep or "", counterparts)}, figures)
     link = Path(os.path.relpath(figures / "sweep.png", results)).as_posix()
     page = [
         f"# {spec.description or spec.name}\n",
