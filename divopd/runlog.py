@@ -4,6 +4,7 @@
     turns.parquet     one row a student or teacher turn  updates.parquet  one row an optimizer update
     evals.parquet     one row an evaluation episode     timings.json   real seconds by stage
     transcripts.parquet  a few rollouts, token by token (may be missing)
+    parity.parquet    sampler against learner, one row a sync (only where they are not one code)
     status.json       written last by the trainer: {"status": "done" | "diverged", ...}
     evaluated.json    written last of all: every checkpoint has its episodes in evals.parquet
 

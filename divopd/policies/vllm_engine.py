@@ -18,11 +18,19 @@ UNUSED = ("torchvision", "torchaudio", "torchcodec")
 MEND = f"nothing here needs it: run `pip uninstall -y {' '.join(UNUSED)}`"
 
 
+SETTINGS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads and may have used the GPU: no fork
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # as many threads as OMP_NUM_THREADS says, where the system puts them
+}
+"""vLLM's environment, where the user has not set it."""
+
+
 def import_vllm() -> Any:
     """The `vllm` package. Raises `PolicyError` where it is missing or does not import, with the mend."""
     # before the import, which reads them
-    for name, value in {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR",
-                        "VLLM_CPU_OMP_THREADS_BIND": "nobind"}.items():  # fmt: skip
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
         import vllm
@@ -95,6 +103,7 @@ class Engine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()
         self._swapping = threading.Lock()
+        self._torn: str | None = None  # why the weights are neither the old nor the new ones
         self._llm: Any = None
 
         async def start() -> Any:
@@ -121,6 +130,8 @@ class Engine:
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         """The finished outputs of requests that run at once, in their order."""
+        if self._torn:
+            raise PolicyError(self._torn)
         return self.call(self._generate(prompts, params))
 
     async def _generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
@@ -153,17 +164,17 @@ class Engine:
         prefix cache is the old weights', so it is emptied.
         """
         with self._swapping:
+            self._torn = None
             self.call(self._llm.pause_generation(mode="keep" if self.keep else "wait", clear_cache=True))
             try:
                 move()
                 if not self.call(self._llm.reset_prefix_cache()):  # the pause did; this makes sure
                     raise RuntimeError("its prefix cache still holds what the old weights computed")
                 self.call(self._llm.update_weight_version(label))
-            except PolicyError:
-                raise
             except Exception as error:
                 why = " ".join(str(error).split())
-                raise PolicyError(f"new weights did not reach the vLLM engine ({why}): start it again") from error
+                self._torn = f"new weights did not reach the vLLM engine ({why}): load them again"
+                raise PolicyError(self._torn) from error
             finally:
                 self.call(self._llm.resume_generation())
 
