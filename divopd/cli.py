@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # by name, so that --help imports none of them: errors whose one line says all that a user needs
 EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError",
-            "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError")  # fmt: skip
+            "WorkerLostError", "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError")  # fmt: skip
 PROGRESS = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "lines", "none"]),

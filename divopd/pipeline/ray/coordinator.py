@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ class Coordinator(Loop):
     def __init__(self, host: RayTrainer) -> None:
         super().__init__(host)
         self.weights: list[Any] = []  # a reference to those published last
-        self.setups: list[Any] = []  # of the learner's ranks, as they end
+        self.setups = 0  # of the learner's ranks that have ended
         self.reached = 0  # the version at which a learner died: from there on it is known to live
         self.scoring: deque[Rollout] = deque()
         self.in_flight: set[RolloutId] = set()  # played or scored now
@@ -60,7 +60,7 @@ class Coordinator(Loop):
     def _hand_out(self) -> None:
         with self.host.watch("clock"):
             self._tick()
-            if self.weights and not self.course.finished:
+            if self.fleet.ready("learner") and not self.course.finished:
                 self._learn()
                 self._score()
                 for seat in self.fleet.ready("explorer"):
@@ -129,17 +129,17 @@ class Coordinator(Loop):
     # learner ---------------------------------------------------------------------------------------------------------
 
     def _start_learner(self) -> None:
-        self.weights, self.setups = [], []
+        self.weights, self.setups = [], 0
         for seat, reference in self.fleet.start_learner(self.host.learner_folder):
-            self._call(seat, reference, self._learner_ready)
+            self._call(seat, reference, partial(self._learner_ready, seat))
 
-    def _learner_ready(self, weights: Any) -> None:
-        self.setups.append(weights)
+    def _learner_ready(self, seat: Seat, result: tuple[int, Any]) -> None:
+        seat.pid, weights = result
+        if seat.index == 0:
+            self.weights = [self.ray.put(weights)]
+        self.setups += 1
         ranks = self.fleet.of("learner")
-        if len(self.setups) == len(ranks):
-            [packed] = [found for found in self.setups if found is not None]
-            self.weights = [self.ray.put(packed)]
-            self.setups = []
+        if self.setups == len(ranks):
             for seat in ranks:
                 seat.ready = True
             if self.course.version == 0 and self.course.steps == 0:

@@ -72,7 +72,7 @@ class RemoteEnv:
 
     def __init__(self, process: EnvProcess, index: int) -> None:
         self.name: str = process.config.name
-        self._process, self._index = process, index
+        self.process, self._index = process, index
         self._life = process.life
         self._history: list[tuple[str, str]] = []  # (method, argument) of this episode
 
@@ -89,11 +89,11 @@ class RemoteEnv:
     def _ask(self, method: str, argument: str) -> Any:
         for _ in range(TRIES):
             try:
-                if self._life != (life := self._process.life):
+                if self._life != (life := self.process.life):
                     for earlier in self._history:
-                        self._process.call(life, self._index, *earlier)
+                        self.process.call(life, self._index, *earlier)
                     self._life = life
-                answer = self._process.call(life, self._index, method, argument)
+                answer = self.process.call(life, self._index, method, argument)
             except ConnectionError:
                 continue
             self._history.append((method, argument))
@@ -101,11 +101,11 @@ class RemoteEnv:
         raise EnvError(f"the {self.name} process died {TRIES} times in a row on one call ({method} {argument!r})")
 
 
-def remote_envs(config: EnvConfig, count: int, processes: int) -> tuple[list[EnvProcess], list[TextEnv]]:
+def remote_envs(config: EnvConfig, count: int, processes: int) -> list[RemoteEnv]:
     """`count` environments, dealt out to at most as many processes."""
     shares = [len(range(i, count, processes)) for i in range(min(processes, count))]
     held = [EnvProcess(config, share) for share in shares]
-    return held, [RemoteEnv(held[i % len(held)], i // len(held)) for i in range(count)]
+    return [RemoteEnv(held[i % len(held)], i // len(held)) for i in range(count)]
 
 
 def serve(pipe: Connection) -> None:

@@ -29,11 +29,8 @@ class Seat:
     jobs: int = 0  # calls under way
     deaths: int = 0  # in a row
     life: int = 0  # how many have held it
+    pid: int = 0  # on its node
     since: float = 0.0  # when it last went from no call to one, in seconds of the run
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind} {self.index}"
 
 
 class Fleet:
@@ -106,7 +103,9 @@ class Fleet:
         seat.deaths += 1
         if seat.deaths >= TRIES:
             reason = " ".join(str(why).split())[:400]
-            raise WorkerLostError(f"{seat.name} died {TRIES} times in a row without finishing a call; last: {reason}")
+            raise WorkerLostError(
+                f"{seat.kind} {seat.index} died {TRIES} times in a row without finishing a call; last: {reason}"
+            )
 
     def close(self) -> None:
         """End all workers, and the cluster where it is this run's own."""
@@ -149,7 +148,7 @@ def connect(placement: PlacementConfig) -> bool:
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if placement.address is None:
-        ray.init(address="local", include_dashboard=False, **quiet)
+        _own_cluster(quiet)
         return True
     # what this process was told about models and threads holds for its workers on every node
     told = {key: value for key, value in os.environ.items() if key.startswith(("HF_", "OMP_", "TOKENIZERS_", "NCCL_"))}
@@ -162,6 +161,25 @@ def connect(placement: PlacementConfig) -> bool:
             "`ray start --head`, or leave the address out for a cluster of this machine"
         ) from error
     return True
+
+
+def _own_cluster(quiet: dict[str, Any]) -> None:
+    """A cluster of this machine alone. Ray gives it 30 seconds to come up, and leaves what does not make it behind."""
+    import psutil
+    import ray
+
+    before = set(psutil.Process().children(recursive=True))
+    for last in (False, True):
+        try:
+            ray.init(address="local", include_dashboard=False, **quiet)
+            return
+        except Exception as error:  # Ray raises plain ones
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                process.kill()
+            if last:
+                said = " ".join(str(error).split())[:200]
+                mend = "the machine may be too busy, or its memory or disk full; `ray start --head` shows more"
+                raise SetupError(f"no Ray cluster came up on this machine ({said}): {mend}") from error
 
 
 def demand(share: WorkersConfig) -> dict[str, float]:

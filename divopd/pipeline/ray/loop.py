@@ -130,8 +130,8 @@ class Loop:
     def _seat(self, seat: Seat) -> None:
         """A new worker, which takes part once it is set up."""
 
-        def ready(_: Any) -> None:
-            seat.ready = True
+        def ready(pid: int) -> None:
+            seat.ready, seat.pid = True, pid
 
         self.fleet.fill(seat)
         self._call(seat, self.fleet.start(seat), ready)

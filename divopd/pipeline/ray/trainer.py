@@ -93,7 +93,7 @@ class RayTrainer(Trainer):
                 self.fleet.fill(seat)
                 ray.get(self.fleet.start(seat))
         found = ray.get([reference for _, reference in self.fleet.start_learner(self.learner_folder)])
-        self._new = ray.put(found[0])
+        self._new = ray.put(found[0][1])
         self._publish()
 
     def _explore(self, tasks: Sequence[Task], version: int, direction: Direction) -> tuple[list[Rollout], int]:

@@ -44,10 +44,11 @@ class TeacherLostError(RuntimeError):
         self.scorer, self.life = scorer, life
 
 
-def check_in(config: RunConfig, folder: str) -> None:
-    """The first thing any worker does. `folder`: where the paths of the configuration begin."""
+def check_in(config: RunConfig, folder: str) -> int:
+    """The first thing any worker does; its process. `folder`: where the paths of the configuration begin."""
     os.chdir(folder)
     torch.set_num_threads(config.threads)
+    return os.getpid()
 
 
 def longest(config: RunConfig) -> int:
@@ -65,21 +66,18 @@ def teacher_vocabulary(config: RunConfig, rows: int) -> int:
 class Explorer:
     """Plays tasks with a policy of its own, its environments in other processes. Threads may play at once (lanes)."""
 
-    def setup(self, config: RunConfig, folder: str) -> None:
-        check_in(config, folder)
+    def setup(self, config: RunConfig, folder: str) -> int:
+        pid = check_in(config, folder)
         pipeline = config.pipeline
         self.renderer = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name))
         self.policy = make_policy(config.student, self.renderer.eos, longest(config))
         self.settings = PlaySettings(config.env.max_turns, config.prompt.max_prompt_tokens,
                                      config.prompt.max_response_tokens, config.rollout_temperature)  # fmt: skip
         count = pipeline.tasks_per_step * pipeline.runs_per_task
-        self.processes, self.envs = remote_envs(config.env, count, config.placement.environment_processes)
+        self.envs = remote_envs(config.env, count, config.placement.environment_processes)
         self.stamp: Any = None  # of the weights that play
         self.lock = threading.Lock()
-
-    def pids(self) -> list[int]:
-        """Of its environment processes."""
-        return [process.pid for process in self.processes]
+        return pid
 
     def play(
         self, tasks: Sequence[Task], lane: tuple[int, int], stamp: tuple[int, int], weights: Sequence[Any],
@@ -167,12 +165,13 @@ class RemoteTeacher:
 class Scorer:
     """The frozen teacher: scores finished rollouts, and acts where a rollout policy asks it to."""
 
-    def setup(self, config: RunConfig, folder: str) -> None:
-        check_in(config, folder)
+    def setup(self, config: RunConfig, folder: str) -> int:
+        pid = check_in(config, folder)
         eos = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name)).eos
         self.policy = make_policy(config.teacher, eos, longest(config))
         self.vocabulary = teacher_vocabulary(config, self.policy.vocabulary)
         self.sessions: dict[RolloutId, Session] = {}
+        return pid
 
     def score(self, rollouts: list[Rollout]) -> tuple[list[Rollout], int, Seconds]:
         """The same rollouts with the teacher's log-probs, and the tokens that this took."""
@@ -204,9 +203,11 @@ class Rank:
             free.bind(("", 0))
             return f"tcp://{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def setup(self, config: RunConfig, folder: str, rank: int, world: int, address: str, saved: str | None) -> Any:
-        """Start from the student, or from what `save` left in `saved`; the weights (of rank 0)."""
-        check_in(config, folder)
+    def setup(
+        self, config: RunConfig, folder: str, rank: int, world: int, address: str, saved: str | None
+    ) -> tuple[int, Packed | None]:
+        """Start from the student, or from what `save` left in `saved`; its process, and the weights (of rank 0)."""
+        pid = check_in(config, folder)
         self.config, self.rank, self.world = config, rank, world
         loss, reference = config.method.loss, None
         if loss.name != SAMPLED:
@@ -224,7 +225,7 @@ class Rank:
         self.learner: Any = make(model, config.train, bf16=config.train.bf16, loss=loss, teacher=reference)
         if saved is not None:
             self._load(Path(saved))
-        return self._weights()
+        return pid, self._weights()
 
     def update(self, turns: Sequence[Turn], version: int, weights: np.ndarray | None) -> tuple[Any, Packed | None]:
         """Statistics and real seconds of one step; the weights after it (of rank 0)."""
@@ -270,9 +271,10 @@ class Rank:
 class Examiner:
     """Plays checkpoints on the fixed panel, apart from the learner's clock."""
 
-    def setup(self, config: RunConfig, folder: str) -> None:
-        check_in(config, folder)
+    def setup(self, config: RunConfig, folder: str) -> int:
+        pid = check_in(config, folder)
         self.evaluator = Evaluator(config)
+        return pid
 
     def evaluate(self, path: str) -> tuple[list[dict[str, Any]], float]:
         """Rows of evals.parquet of one checkpoint, and real seconds."""

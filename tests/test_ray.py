@@ -1,0 +1,285 @@
+"""The Ray pipeline on a real local cluster: workers are processes, and they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from divopd.config import PlacementConfig, RunConfig
+from divopd.doctor import SetupError
+from divopd.envs.registry import make_envs
+from divopd.pipeline.ray.environments import remote_envs
+from divopd.pipeline.ray.steps import RayCourse
+from divopd.pipeline.virtual import VirtualPipeline, Workers
+from divopd.runlog import mark_evaluated, read_json, read_table, validate
+from divopd.selection import load_rule
+from divopd.timing import Stopwatch
+from divopd.train import train
+
+pytestmark = pytest.mark.slow
+SMALL = {"cpus": 0.1}
+PLACEMENT = {"explorers": SMALL, "scorers": SMALL, "learners": SMALL, "evaluators": SMALL}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def ray_cell(tiny_cell: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
+    """The tiny cell on the cluster; `placement` and `pipeline` are added to."""
+
+    def make(rule: str = "divopd", placement: Any = None, pipeline: Any = None, **changes: Any) -> RunConfig:
+        base = {"tasks_per_step": 4, "load": 2.0, "save_every": 2, "kind": "ray"}
+        return tiny_cell(rule, placement=PLACEMENT | (placement or {}), pipeline=base | (pipeline or {}), **changes)
+
+    return make
+
+
+def quiet(*_: Any) -> None:
+    pass
+
+
+def tables(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """turns, updates, evals of a finished run."""
+    validate(folder)
+    turns, updates, evals = (read_table(folder, name).to_pandas() for name in ("turns", "updates", "evals"))
+    return turns, updates, evals
+
+
+def check_log(cell: RunConfig, folder: Path) -> None:
+    """What holds of every run, however many workers died: each turn once, with one fate; full, fresh batches."""
+    turns, updates, _ = tables(folder)
+    assert updates["update"].tolist() == list(range(cell.train.updates))
+    assert not turns.duplicated(["explorer_batch", "task_index", "run", "turn"]).any()
+    assert sorted(turns["arrival"]) == list(range(int(updates["arrived_turns"].iloc[-1])))
+    assert ((turns["selected_at"] >= 0) != turns["dropped"].notna()).all()
+    chosen = turns[turns["selected_at"] >= 0]
+    assert chosen.groupby("selected_at").size().tolist() == [cell.train.batch_rows] * cell.train.updates
+    age = chosen["selected_at"] - chosen["version"]
+    assert age.min() >= 0 and age.max() <= cell.train.max_staleness
+    # whole rollouts arrive, with no hole
+    for _, turn in turns.groupby(["explorer_batch", "task_index", "run"]):
+        assert sorted(turn["turn"]) == list(range(turn["rollout_turns"].iloc[0]))
+    assert (updates["time_end"] > updates["time_start"]).all()
+    assert (updates["time_start"].to_numpy()[1:] >= updates["time_end"].to_numpy()[:-1]).all()
+
+
+class Arrivals:
+    """What came when, and what was chosen of it, noted inside a run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arrived: list[tuple[float, bytes]] = []
+        self.batches: list[list[tuple[Any, int]]] = []
+        arrive, choose = RayCourse.arrive, RayCourse._choose
+
+        def noted(course: RayCourse, rollout: Any) -> None:
+            self.arrived.append((course.now, pickle.dumps(rollout)))
+            arrive(course, rollout)
+
+        def chosen(course: RayCourse) -> Any:
+            if (choice := choose(course)) is not None:
+                self.batches.append([(turn.rollout, turn.index) for turn in choice[0]])
+            return choice
+
+        monkeypatch.setattr(RayCourse, "arrive", noted)
+        monkeypatch.setattr(RayCourse, "_choose", chosen)
+
+
+def test_an_asynchronous_run_and_the_virtual_pipeline_on_its_arrivals(
+    cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, folder, seen = ray_cell(), tmp_path / "results" / "tiny" / "seed0", Arrivals(monkeypatch)
+    steps: list[int] = []
+    assert train(cell, folder, lambda done, total, words: steps.append(done)) == "done"
+    assert steps == list(range(1, cell.train.updates + 1))
+    check_log(cell, folder)
+    turns, updates, evals = tables(folder)
+    assert evals.groupby("version").size().to_dict() == {0: 3, 3: 3, 6: 3}
+    status = read_json(folder, "status.json")
+    assert 0 < status["busy"]["explorer"] <= 1 and 0 < status["busy"]["learner"] <= 1
+    assert (updates["explorer_seconds"].diff().dropna() >= 0).all() and updates["learner_seconds"].min() > 0
+    wait = updates["time_start"] - updates["time_end"].shift(fill_value=0.0)
+    assert np.allclose(updates["read_wait"], wait)
+
+    # the virtual pipeline, told when what came and how long updates took, chooses the same turns in the same order
+    calm = cell.model_copy(update={"pipeline": cell.pipeline.model_copy(update={"kind": "virtual"})})
+    virtual, batches = VirtualPipeline(calm, load_rule("divopd"), ["none"]), []
+
+    class Taken:
+        @staticmethod
+        def update(batch: Any) -> float:
+            return float((updates["time_end"] - updates["time_start"])[virtual.update - 1])
+
+    virtual._events, virtual.costs = [], Taken()  # type: ignore[assignment]
+    for when, rollout in seen.arrived:
+        virtual._schedule(when, "arrive", pickle.loads(rollout))
+
+    def learn(batch: Any, version: int) -> dict[str, float]:
+        batches.append([(turn.rollout, turn.index) for turn in batch])
+        return {}
+
+    rows: list[dict[str, Any]] = []
+    while not virtual.finished:
+        virtual.run(Workers(quiet, learn, quiet, quiet), rows.append, Stopwatch())  # type: ignore[arg-type]
+    assert batches == seen.batches and len(batches) == cell.train.updates
+    for name in (
+        "effective_rollouts",
+        "mean_age",
+        "kl_per_token",
+        "stale_rows",
+        "queue_length",
+        "never_selected_share",
+    ):
+        assert [row[name] for row in rows] == updates[name].tolist(), name
+
+    # and the report reads it
+    from divopd.analysis.report import report
+
+    mark_evaluated(folder)
+    lines = report(tmp_path / "results", tmp_path / "out", tmp_path / "figures", "collect", "divopd", (), None)
+    assert list(lines) is not None and any((tmp_path / "out").glob("*.csv"))
+
+
+def test_the_virtual_clock_drives_ray_workers_to_the_same_log(
+    cluster: None, ray_cell: Callable[..., RunConfig], tiny_cell: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """Explorer, scorer, environments and learner in processes of their own compute what one does, to the bit."""
+    recovery = {"policy": "recovery", "params": {"patience": 1, "max_turns": 2}}
+    changes: dict[str, Any] = {"method": {"name": "divopd", "rule": "divopd", "rollout": recovery}}
+    placement = {"clock": "virtual", "evaluators": {"count": 0}, "environment_processes": 2}
+    train(ray_cell(placement=placement, **changes), tmp_path / "ray", quiet)
+    train(tiny_cell(**changes), tmp_path / "one", quiet)
+    for name in ("turns.parquet", "updates.parquet", "transcripts.parquet", "status.json"):
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
+    for path in (tmp_path / "one" / "checkpoints").iterdir():
+        assert (tmp_path / "ray" / "checkpoints" / path.name).read_bytes() == path.read_bytes()
+    assert read_table(tmp_path / "one", "updates").column("takeovers")[-1].as_py() > 0
+
+
+def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Where the fleets of runs that start from now on can be found."""
+    from divopd.pipeline.ray import trainer
+
+    found: list[Any] = []
+    real = trainer.Fleet
+
+    def kept(config: RunConfig) -> Any:
+        found.append(real(config))
+        return found[-1]
+
+    monkeypatch.setattr(trainer, "Fleet", kept)
+    return found
+
+
+def test_killed_workers_cost_nothing_but_time(
+    cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two explorers of two lanes; one of each kind of worker is killed, at another update each."""
+    import psutil
+
+    found = fleets(monkeypatch)
+
+    def kill(done: int, total: int, words: str) -> None:
+        kind = {1: "explorer", 2: "scorer", 3: "environment", 4: "evaluator"}.get(done)
+        if kind == "environment":
+            [child, *_] = psutil.Process(found[0].of("explorer")[1].pid).children()
+            child.kill()
+        elif kind is not None:
+            os.kill(found[0].of(kind)[0].pid, signal.SIGKILL)
+
+    placement = {"explorers": SMALL | {"count": 2}, "lanes": 2, "environment_processes": 2}
+    cell = ray_cell(placement=placement)
+    assert train(cell, tmp_path / "run", kill) == "done"
+    check_log(cell, tmp_path / "run")
+    replaced = read_json(tmp_path / "run", "status.json")["replaced"]
+    assert replaced["explorer"] >= 1 and replaced["scorer"] == 1 and replaced["learner"] == 0
+    _, _, evals = tables(tmp_path / "run")
+    assert evals.groupby("version").size().to_dict() == {0: 3, 3: 3, 6: 3}
+
+
+def test_a_killed_learner_goes_on_from_its_last_resume_point(
+    cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the first resume point, and after one; then the whole run is stopped, and taken up again."""
+    found, seen = fleets(monkeypatch), []
+    cell = ray_cell(placement={"evaluators": {"count": 0}})
+
+    def kill(done: int, total: int, words: str) -> None:
+        seen.append(done)
+        if seen in ([1], [1, 1, 2, 3]):
+            os.kill(found[0].of("learner")[0].pid, signal.SIGKILL)
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(cell, tmp_path / "run", kill)
+    assert seen[0] == seen[1] == 1 and seen.count(3) == 2
+    assert not (tmp_path / "run" / "status.json").exists()
+    later: list[int] = []
+    assert train(cell, tmp_path / "run", lambda done, total, words: later.append(done)) == "done"
+    assert later == [5, 6]
+    check_log(cell, tmp_path / "run")
+    names = sorted(path.name[:6] for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["v00000", "v00003", "v00006"]
+
+
+def test_what_the_cluster_lacks_is_named(cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path) -> None:
+    for placement, message in (
+        ({"explorers": {"count": 4, "gpus": 1}}, "need 4 GPU where the cluster has 0: lower count, cpus or gpus"),
+        ({"explorers": {"cpus": 1.5}, "scorers": {"cpus": 1.5}}, r"need 3\.2 CPU where the cluster has 2"),
+        ({"learners": {"cpus": 0.1, "resources": {"rack": 1}}}, "need 1 rack where the cluster has 0"),
+    ):
+        with pytest.raises(SetupError, match=message):
+            train(ray_cell(placement=placement), tmp_path / "run", quiet)
+        assert not (tmp_path / "run").exists()
+
+
+def test_environments_survive_their_processes(tiny_cell: Callable[..., RunConfig]) -> None:
+    """A process that dies is followed by one that stands where it stood; errors come through as they are."""
+    from divopd.envs.base import EnvError
+
+    config = tiny_cell().env
+    [local] = make_envs(config, 1)
+    first, second, third = remote_envs(config, 3, 2)
+    assert first.process is third.process is not second.process
+    moves = list(local.reset("gen/train/1").allowed[:3])
+    expected = [local.step(move) for move in moves]
+    assert first.reset("gen/train/1") == local.reset("gen/train/1")
+    third.reset("gen/train/2")
+    seen = []
+    for move in moves:
+        os.kill(first.process.pid, signal.SIGKILL)
+        seen.append(first.step(move))
+    assert seen == expected
+    with pytest.raises(EnvError, match="gen/nothing"):
+        second.reset("gen/nothing/1")
+    # the other environment of the killed process: its history is its own
+    [other] = make_envs(config, 1)
+    begin = other.reset("gen/train/2")
+    assert third.step(begin.allowed[0]) == other.step(begin.allowed[0])
+    for env in (first, second):
+        env.process.close()
+
+
+def test_placement_is_checked_and_leaves_old_runs_alone(tiny_cell: Callable[..., RunConfig]) -> None:
+    plain = tiny_cell().model_dump(mode="json")
+    assert "placement" not in plain and "kind" not in plain["pipeline"]
+    with pytest.raises(ValueError, match="explorers.count: at least one"):
+        PlacementConfig.model_validate({"explorers": {"count": 0}})
+    again = RunConfig.model_validate(json.loads(json.dumps(tiny_cell(placement=PLACEMENT).model_dump(mode="json"))))
+    assert again.placement.explorers.cpus == 0.1
