@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from gpu_steps import STEPS, Size
 
-from divopd.plan.rates import Gpu, ModelRates, RatesFile
+from divopd.plan.rates import Gpu, ModelRates, RatesFile, gpu_named
 
 SECONDS = 590.0  # for all steps
 
@@ -30,12 +30,12 @@ def card(tiny: bool) -> tuple[Gpu, str]:
     import torch
     import transformers
 
+    script = f"scripts/gpu_check.sh{' --tiny' if tiny else ''}"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     if not torch.cuda.is_available():
-        return Gpu(), f"scripts/gpu_check.sh{' --tiny' if tiny else ''} on {platform.machine()} CPU, {versions}"
+        return Gpu(), f"{script} on {platform.machine()} CPU, {versions}"
     facts = torch.cuda.get_device_properties(0)
-    gpu = Gpu(name=facts.name, memory_gib=facts.total_memory / 2**30)
-    return gpu, f"scripts/gpu_check.sh{' --tiny' if tiny else ''} on one {facts.name}, {versions}"
+    return gpu_named(facts.name, facts.total_memory / 2**30), f"{script} on one {facts.name}, {versions}"
 
 
 def main() -> int:

@@ -36,6 +36,16 @@ class Gpu(Strict):
     update_seconds: NonNegativeFloat = 2.0  # fixed part of an update: optimizer, gathering, weight transfer
 
 
+CARDS = {"H200": (989.0, 4800.0), "H100": (989.0, 3350.0), "A100": (312.0, 2039.0), "L40S": (362.0, 864.0)}
+"""Data sheets by a part of the name: dense bfloat16 TFLOP/s, GB/s."""
+
+
+def gpu_named(name: str, memory_gib: float) -> Gpu:
+    """A card that is here; one that CARDS does not list is taken for an H100."""
+    tflops, bandwidth = next((sheet for part, sheet in CARDS.items() if part in name), CARDS["H100"])
+    return Gpu(name=name, memory_gib=memory_gib, tflops=tflops, bandwidth_gb=bandwidth)
+
+
 class ModelRates(Strict):
     """What gpu_check measured of one model on one GPU, in tokens a second; absent: scaled from another model."""
 
