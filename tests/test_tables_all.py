@@ -151,7 +151,7 @@ def test_a_sweeps_csv_beside_the_papers_rows(
     tmp_path: Path, name: str, frame: pd.DataFrame, ours: dict[str, str], theirs: dict[str, str]
 ):
     results = tmp_path / "laptop"
-    with pytest.raises(NoRunsError, match=f"sweep-{name}/sweep.csv: run .*experiments/sweeps/{name}.yaml"):
+    with pytest.raises(NoRunsError, match=f"the sweep in .*sweep-{name}: .*experiments/sweeps/{name}.yaml"):
         tables_all.sweep(name, results, COUNTERPARTS)
     path = tables_all.sweep_csv(name, results)
     path.parent.mkdir()
