@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,34 +157,21 @@ def test_recomputed_activations_change_nothing_and_wake_no_dropout(base_model: A
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.9
     again = Learner(model, TrainConfig(learning_rate=1e-2, activation_checkpointing=True))
-    calls = []
-    model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    calls = {"body": 0, "layer": 0}
+    for name, module in (("body", model.model), ("layer", model.model.layers[0].mlp)):
+        module.register_forward_pre_hook(lambda *_, name=name: calls.update({name: calls[name] + 1}))
     found, wanted = gradient(again, BATCH), gradient(learner(base_model), BATCH)
     same(found[1], wanted[1], rtol=1e-6)
-    assert found[0] == pytest.approx(wanted[0]) and len(calls) == 2  # forward, and again in the backward pass
-
-
-MEMORY = """
-import resource, torch
-from divopd.logprobs import by_chunks, picked
-torch.set_num_threads(1)
-m, d, v = 2048, 16, 150_000
-hidden, weight = torch.randn(m, d, requires_grad=True), torch.randn(v, d, requires_grad=True)
-targets = torch.randint(0, v, (m,))
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-def measure(h, t): return picked((h @ weight.T).float(), t)
-def run(rows): by_chunks(measure, 64, hidden[:rows], targets[:rows]).sum().backward()
-run(8)
-before = peak()
-run(m)
-print(peak() - before)
-"""
+    assert found[0] == pytest.approx(wanted[0])
+    assert calls["layer"] == 2 * calls["body"] > 0  # forward, and again in the backward pass
 
 
 def test_the_logits_of_a_batch_are_never_in_memory() -> None:
     """2,048 positions at a vocabulary of 150,000: their logits are 1.2 GB, held three times in plain training."""
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 2048 * 150_000 * 4 / 5
+    script = Path(__file__).resolve().parent.parent / "benchmarks" / "learner_scale.py"
+    command = [sys.executable, str(script), "--positions", "2048", "--logits", "16"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=script.parent.parent)
+    assert 0 < json.loads(done.stdout)["bytes"] < 2048 * 150_000 * 4 / 4
 
 
 def test_fields_at_their_defaults_leave_a_resolved_run_as_it_was() -> None:
