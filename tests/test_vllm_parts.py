@@ -100,6 +100,11 @@ def test_layout_is_the_checkpoints_own(layout, tiny_models):
     layout.check(policy.model.state_dict())  # the tied name may be there
 
 
+def test_a_missing_checkpoint_is_named():
+    with pytest.raises(PolicyError, match="checkpoint models/none is missing"):
+        Layout(PolicyConfig(path="models/none", backend="vllm"))
+
+
 def test_weights_that_vllm_would_take_in_silence_are_refused(layout):
     weights = {name: torch.zeros(shape) for name, shape in layout.shapes.items()}
     norm = weights.pop("model.norm.weight")

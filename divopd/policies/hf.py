@@ -14,6 +14,13 @@ from .base import PolicyError, Sample, Spans
 from .lean import LeanDecoder, fits
 
 
+def require_folder(config: PolicyConfig) -> None:
+    """Raise `PolicyError` where a path that can only be a folder is not there."""
+    path = Path(config.path)
+    if not path.exists() and (path.is_absolute() or config.path.startswith(("models/", "./"))):
+        raise PolicyError(f"checkpoint {config.path} is missing: run `make models` or name an existing one")
+
+
 def load_model(config: PolicyConfig, device: str | None = None) -> Any:
     """The checkpoint's model in evaluation mode, on `device`, or else on the GPU when there is one.
 
@@ -22,9 +29,7 @@ def load_model(config: PolicyConfig, device: str | None = None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    path = Path(config.path)
-    if not path.exists() and (path.is_absolute() or config.path.startswith(("models/", "./"))):
-        raise PolicyError(f"checkpoint {config.path} is missing: run `make models` or name an existing one")
+    require_folder(config)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             config.path, revision=config.revision, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"

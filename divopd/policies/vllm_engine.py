@@ -130,9 +130,10 @@ class Engine:
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         """The finished outputs of requests that run at once, in their order."""
-        if self._torn:
+        outputs = [] if self._torn else self.call(self._generate(prompts, params))
+        if self._torn:  # before, or while these waited
             raise PolicyError(self._torn)
-        return self.call(self._generate(prompts, params))
+        return outputs
 
     async def _generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         tasks = [asyncio.ensure_future(self._one(p, own)) for p, own in zip(prompts, params, strict=True)]

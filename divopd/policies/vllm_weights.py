@@ -13,7 +13,7 @@ import torch
 
 from ..config import PolicyConfig
 from .base import PolicyError
-from .hf import tied_weights
+from .hf import require_folder, tied_weights
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -24,6 +24,7 @@ class Layout:
     def __init__(self, config: PolicyConfig) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
 
+        require_folder(config)
         try:
             self.config: Any = AutoConfig.from_pretrained(config.path, revision=config.revision)
             with torch.device("meta"):
