@@ -165,7 +165,7 @@ def test_the_chain_shows_means_seeds_and_intervals():
             for m, values in chain.items() for i, v in enumerate(values)]  # fmt: skip
     fig = figures.variant_chain(pd.DataFrame(rows))
     ax = fig.axes[0]
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["Vanilla", "+ gate", "+ focus"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["Vanilla", "+ gate", "+ spread, focus"]
     [mean] = [line for line in ax.get_lines() if line.get_color() == "black"]
     assert mean.get_ydata() == pytest.approx([0.2, 0.2, 0.5])
     # 97.5 % quantile of t with two degrees of freedom, standard deviation 0.1

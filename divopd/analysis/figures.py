@@ -25,8 +25,8 @@ RESOURCES = {
     "wall_seconds": "Wall time (learner step + read)",
 }
 # the variant chain: what each method has more than the one before
-CHAIN = {"vanilla": "Vanilla", "gate_only": "+ gate", "divopd_base": "+ spread", "divopd": "+ focus",
-         "divopd_recovery": "+ recovery"}  # fmt: skip
+CHAIN = {"vanilla": "Vanilla", "gate_only": "gate", "divopd_base": "spread", "divopd": "focus",
+         "divopd_recovery": "recovery"}  # fmt: skip
 CROWD = 4  # with more methods than this, bands of all would hide the lines
 
 
@@ -156,7 +156,7 @@ def variant_chain(summary: pd.DataFrame) -> Figure:
                 ax.errorbar(i, mean, [[mean - low], [high - mean]], color=mine.colour, marker=mine.marker, mec="white",
                             ms=style.size(mine.marker, 6), mew=0.4, elinewidth=1.2, capsize=2, ls="",
                             zorder=4)  # fmt: skip
-        ax.set_xticks(range(len(chain)), [CHAIN[m] for m in chain], rotation=30, ha="right", rotation_mode="anchor")
+        ax.set_xticks(range(len(chain)), _steps(chain), rotation=30, ha="right", rotation_mode="anchor")
         ax.set_xlim(-0.4, len(chain) - 0.6)
         ax.grid(axis="x", visible=False)
         style.widen(ax.yaxis, style.LEAST_SPAN)
@@ -192,6 +192,14 @@ def makers(
         "takeovers_over_training": lambda: recovery.takeovers_over_training(curves),
         **{f"sweep_{name}": lambda name=name: kept_sweep(name, results, counterparts) for name in SWEEPS},
     }
+
+
+def _steps(chain: list[str]) -> list[str]:
+    """What each variant adds to the one before it that is there: "+ gate, spread" where that is the first."""
+    names = list(CHAIN)
+    places = [names.index(method) for method in chain]
+    added = [[CHAIN[name] for name in names[a + 1 : b + 1]] for a, b in zip(places, places[1:], strict=False)]
+    return [CHAIN[chain[0]], *(f"+ {', '.join(parts)}" for parts in added)]
 
 
 def _curve(ax: Axes, data: pd.DataFrame, x: str, method: str, methods: list[str], band: bool) -> None:
