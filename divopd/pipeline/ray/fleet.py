@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from divopd.config import PlacementConfig, RunConfig, WorkersConfig
+from divopd.config import PlacementConfig, PolicyConfig, RunConfig, WorkersConfig
 from divopd.doctor import SetupError
 
 KINDS = ("explorer", "scorer", "learner", "evaluator")
@@ -64,10 +65,10 @@ class Fleet:
             ray.kill(seat.actor)
         made = {"explorer": Explorer, "scorer": Scorer, "learner": Rank, "evaluator": Examiner}[seat.kind]
         share = workers(self.placement, seat.kind)
-        policy = self.config.teacher if seat.kind == "scorer" else self.config.student
+        policy = self._policy(seat)
         threads = lanes(self.config) if seat.kind == "explorer" else 1
-        if seat.kind == "scorer" and policy.backend == "vllm":  # many lanes may ask for the teacher's turns at once
-            threads = 64
+        if policy.backend == "vllm":  # many lanes may ask a scorer at once, and `leave` must not wait for a call to end
+            threads = 64 if seat.kind == "scorer" else threads + 1
         seat.actor = (
             ray.remote(made)
             .options(
@@ -82,6 +83,9 @@ class Fleet:
             .remote()
         )
         seat.ready, seat.jobs, seat.life = False, 0, seat.life + 1
+
+    def _policy(self, seat: Seat) -> PolicyConfig:
+        return self.config.teacher if seat.kind == "scorer" else self.config.student
 
     def start(self, seat: Seat) -> Any:
         """Reference to the end of a new worker's setup; not for the learner's."""
@@ -114,6 +118,13 @@ class Fleet:
 
         if not ray.is_initialized():
             return
+        engines = [
+            seat.actor.leave.remote()
+            for seat in self.seats
+            if seat.ready and seat.kind != "learner" and self._policy(seat).backend == "vllm"
+        ]
+        if engines:  # their processes are not Ray's
+            ray.wait(engines, num_returns=len(engines), timeout=20)
         for seat in self.seats:
             if seat.actor is not None:
                 ray.kill(seat.actor)
@@ -138,12 +149,10 @@ def lanes(config: RunConfig) -> int:
 
 def connect(placement: PlacementConfig) -> bool:
     """Join the cluster, or start one of this machine alone; whether it was started here."""
-    try:
-        import ray
-    except ImportError as error:
-        raise SetupError(
-            "pipeline.kind is ray and ray is not installed: run `make install`, or set pipeline.kind: virtual"
-        ) from error
+    if importlib.util.find_spec("ray") is None:
+        raise SetupError("pipeline.kind is ray and ray is not installed: run `make install`, or set it to virtual")
+    import ray
+
     if ray.is_initialized():
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}

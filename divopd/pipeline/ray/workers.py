@@ -51,10 +51,6 @@ def check_in(config: RunConfig, folder: str) -> int:
     return os.getpid()
 
 
-def longest(config: RunConfig) -> int:
-    return config.prompt.max_prompt_tokens + config.prompt.max_response_tokens
-
-
 def teacher_vocabulary(config: RunConfig, rows: int) -> int:
     """Token ids that the teacher can score; `rows`: of its embedding."""
     from divopd.train import check_tokenizers
@@ -70,7 +66,7 @@ class Explorer:
         pid = check_in(config, folder)
         pipeline = config.pipeline
         self.renderer = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name))
-        self.policy = make_policy(config.student, self.renderer.eos, longest(config))
+        self.policy = make_policy(config.student, self.renderer.eos, config.prompt.max_tokens)
         self.settings = PlaySettings(config.env.max_turns, config.prompt.max_prompt_tokens,
                                      config.prompt.max_response_tokens, config.rollout_temperature)  # fmt: skip
         count = pipeline.tasks_per_step * pipeline.runs_per_task
@@ -99,6 +95,10 @@ class Explorer:
             if helper is not None:
                 helper.close()
         return rollouts, dict(watch.seconds)
+
+    def leave(self) -> None:
+        """End what runs behind the policy."""
+        self.policy.close()
 
     def _load(self, stamp: tuple[int, int], weights: Sequence[Any]) -> None:
         import ray
@@ -168,7 +168,7 @@ class Scorer:
     def setup(self, config: RunConfig, folder: str) -> int:
         pid = check_in(config, folder)
         eos = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name)).eos
-        self.policy = make_policy(config.teacher, eos, longest(config))
+        self.policy = make_policy(config.teacher, eos, config.prompt.max_tokens)
         self.vocabulary = teacher_vocabulary(config, self.policy.vocabulary)
         self.sessions: dict[RolloutId, Session] = {}
         return pid
@@ -190,6 +190,10 @@ class Scorer:
     def close(self, key: RolloutId) -> None:
         """A lane is over."""
         self.sessions.pop(key, None)
+
+    def leave(self) -> None:
+        """End what runs behind the policy."""
+        self.policy.close()
 
 
 class Rank:
@@ -281,3 +285,7 @@ class Examiner:
         begin = time.perf_counter()
         rows = checkpoint_rows(self.evaluator, Path(path))
         return rows, time.perf_counter() - begin
+
+    def leave(self) -> None:
+        """End what runs behind the policy."""
+        self.evaluator.policy.close()
