@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def learning_curves(curves: pd.DataFrame, summary: pd.DataFrame) -> Figure:
             ax.set_xlim(left=0)
             style.percent_axis(ax.yaxis)
         for ax in pair[: 1 if len(settings) == 1 else 2]:
-            ax.set_ylabel("Success on the panel" if ax.get_subplotspec().is_first_col() else "")
+            ax.set_ylabel("Success on the panel" if style.first_column(ax) else "")
     _legend_of_bands(fig, methods, banded, style.most_seeds(curves))
     return fig
 
@@ -124,7 +125,7 @@ def speedup_by_target(speedups: pd.DataFrame, summary: pd.DataFrame) -> Figure:
         _ratio_axis(ax.yaxis)
         style.percent_axis(ax.xaxis, 5)
         ax.set_xlabel("Success to reach")
-        ax.set_ylabel("Speedup in tokens" if ax.get_subplotspec().is_first_col() else "")
+        ax.set_ylabel("Speedup in tokens" if style.first_column(ax) else "")
     style.legend(
         fig,
         [style.line_key(m, methods) for m in methods],
@@ -161,7 +162,7 @@ def variant_chain(summary: pd.DataFrame) -> Figure:
         ax.grid(axis="x", visible=False)
         style.widen(ax.yaxis, style.LEAST_SPAN)
         style.percent_axis(ax.yaxis)
-        ax.set_ylabel("Success, last five" if ax.get_subplotspec().is_first_col() else "")
+        ax.set_ylabel("Success, last five" if style.first_column(ax) else "")
     note = (
         f"Black: {style.spread_note(seeds)}; grey: each seed" if seeds > 1 else "One seed: nothing is known about seeds"
     )
@@ -190,7 +191,7 @@ def makers(
         "selected_depth": lambda: batch.selected_depth(load("depth")),
         "recovery_tradeoff": lambda: recovery.recovery_tradeoff(summary, diagnostics),
         "takeovers_over_training": lambda: recovery.takeovers_over_training(curves),
-        **{f"sweep_{name}": lambda name=name: kept_sweep(name, results, counterparts) for name in SWEEPS},
+        **{f"sweep_{name}": partial(kept_sweep, name, results, counterparts) for name in SWEEPS},
     }
 
 

@@ -89,7 +89,7 @@ def disagreement(sums: pd.DataFrame, summary: pd.DataFrame) -> Figure:
         style.percent_axis(ax.yaxis, 5)
         ax.set_xlim(0, updates)
         ax.set_ylim(bottom=0)
-        ax.set_ylabel("Between rollouts" if ax.get_subplotspec().is_first_col() else "")
+        ax.set_ylabel("Between rollouts" if style.first_column(ax) else "")
     for ax in grid[1:].flat[len(settings) :]:
         ax.set_axis_off()
     note = "Share of the variance of turn disagreement that lies between the rollouts of a step; the rest: inside them"

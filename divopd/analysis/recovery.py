@@ -33,7 +33,7 @@ def recovery_tradeoff(summary: pd.DataFrame, diagnostics: pd.DataFrame) -> Figur
         for method in ordered(part["method"]):
             _cross(ax, part[part["method"] == method], method, methods)
         ax.set_xlabel("Turns by the teacher")
-        ax.set_ylabel("Success, last five" if ax.get_subplotspec().is_first_col() else "")
+        ax.set_ylabel("Success, last five" if style.first_column(ax) else "")
         style.percent_axis(ax.xaxis, 5)
         style.percent_axis(ax.yaxis)
         share = part["teacher_turn_share"].max()
@@ -66,9 +66,9 @@ def takeovers_over_training(curves: pd.DataFrame) -> Figure:
                 ax.plot(rates.index, rates, color=mine.colour, ls=mine.line, marker=mine.marker,
                         ms=style.size(mine.marker, 3.6))  # fmt: skip
             ax.set_xlabel("Learner updates")
-            ax.set_ylabel(f"{what} a rollout" if ax.get_subplotspec().is_first_col() or len(settings) == 1 else "")
+            ax.set_ylabel(f"{what} a rollout" if style.first_column(ax) or len(settings) == 1 else "")
             ax.set_xlim(left=0)
-            top = max((line.get_ydata().max() for line in ax.lines if len(line.get_ydata())), default=0.0)
+            top = max((float(y) for line in ax.lines for y in np.asarray(line.get_ydata())), default=0.0)
             ax.set_ylim(0, 1.15 * top or 1.0)
             style.count_axis(ax.xaxis)
     style.legend(fig, [style.line_key(m, methods) for m in methods], "Between two evaluations, mean over seeds")

@@ -65,7 +65,8 @@ def draw(makers: Mapping[str, Callable[[], Figure]], out: Path) -> tuple[list[Pa
                 continue
             # worked out once, and drawn once a format: savefig would do both again for each
             fig.set_dpi(DPI)
-            fig.get_layout_engine().execute(fig)
+            if (engine := fig.get_layout_engine()) is not None:
+                engine.execute(fig)
             fig.set_layout_engine("none")
             FigureCanvasAgg(fig).print_png(paths[0], metadata={"Software": None})
             FigureCanvasPdf(fig).print_pdf(paths[1], metadata={"CreationDate": None, "Producer": None})
@@ -77,9 +78,8 @@ def draw(makers: Mapping[str, Callable[[], Figure]], out: Path) -> tuple[list[Pa
 def grid(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, np.ndarray]:
     """A page-wide figure and its (rows, columns) axes, each `height` inches high with its labels."""
     width = WIDTH if columns > 1 or rows > 1 else WIDTH * 0.75
-    return plt.subplots(
-        rows, columns, figsize=(width, height * rows + 0.55), squeeze=False, layout="constrained", **options
-    )  # type: ignore[call-overload, no-any-return]
+    size = (width, height * rows + 0.55)
+    return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
 
 
 def panels(names: Sequence[str], height: float, columns: int = 3, **options: Any) -> tuple[Figure, list[Axes]]:
@@ -152,7 +152,7 @@ def stem(ax: Axes, x: float, values: np.ndarray, method: str, methods: Collectio
     if not len(values):
         ax.text(x, 0, "–", ha="center", va="bottom", fontsize=8)
         return
-    style, (mean, low, high) = look(method, methods), spread(values)
+    style, (mean, low, high) = look(method, methods), map(float, spread(values))
     ax.plot([x, x], [0, mean], color=style.colour, lw=1.6, alpha=0.45, solid_capstyle="butt", zorder=2)
     ax.plot(x, mean, marker=style.marker, color=style.colour, ms=size(style.marker, 4.4), mec="white", mew=0.3, ls="",
             zorder=4)  # fmt: skip
@@ -211,6 +211,12 @@ def percent_axis(axis: Any, bins: int = 6) -> None:
     """Fractions shown as percentages, without zeros that say nothing."""
     axis.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g}%"))
+
+
+def first_column(ax: Axes) -> bool:
+    """Whether a panel stands at the left edge of its figure."""
+    place = ax.get_subplotspec()
+    return place is not None and place.is_first_col()
 
 
 def widen(axis: Any, least: float) -> None:
