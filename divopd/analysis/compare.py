@@ -127,7 +127,9 @@ def _bootstrap(
     scores: dict[str, np.ndarray], name: str, statistic: Callable[[Sequence[np.ndarray]], np.ndarray]
 ) -> Interval:
     """The method's side of a statistic. One stream a statistic: methods with the same seeds are resampled alike."""
-    point, low, high = paired_bootstrap(scores, statistic, rng("report", "bootstrap", name), batched=True)
+    paired = statistic is not improvement_probability
+    draws = rng("report", "bootstrap", name)
+    point, low, high = paired_bootstrap(scores, statistic, draws, batched=True, paired=paired)
     return _interval(scores, point[1], low[1], high[1])
 
 

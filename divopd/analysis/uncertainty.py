@@ -78,6 +78,7 @@ def paired_bootstrap(
     draws: int = 2000,
     level: float = 0.95,
     batched: bool = False,
+    paired: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Point value and percentile interval of a statistic of several runs: (point, low, high).
 
@@ -85,13 +86,17 @@ def paired_bootstrap(
     drawn with replacement inside each setting, n - 1 of its n seeds: with n of n the spread of a mean is too small by
     sqrt((n - 1) / n), which for three seeds is a fifth (McCarthy & Snowden 1985). `statistic` takes those arrays in the
     order of settings and returns a number or an array; a `batched` one takes all draws at once, as (draws, seeds,
-    methods), and returns (draws, ...): those of this module are. With one seed a setting the interval is the point: it
-    says nothing about seeds.
+    methods), and returns (draws, ...): those of this module are. Without `paired` each method's seeds are drawn by
+    themselves: for a statistic that compares all seeds with all, which pairs would bias. With one seed a setting the
+    interval is the point: it says nothing about seeds.
     """
     arrays = [np.asarray(values, dtype=float) for values in scores.values()]
     if not arrays or any(array.ndim != 2 or len(array) == 0 for array in arrays):
         raise ValueError("each setting needs a (seeds, methods) array with at least one seed")
-    drawn = [a[rng.integers(len(a), size=(draws, max(1, len(a) - 1)))] for a in arrays]  # (draws, seeds, methods) each
+    drawn = []  # (draws, seeds, methods) each
+    for a in arrays:
+        rows = rng.integers(len(a), size=(draws, max(1, len(a) - 1), 1 if paired else a.shape[1]))
+        drawn.append(np.take_along_axis(a[None], rows, axis=1))
     if batched:
         samples = np.asarray(statistic(drawn), dtype=float)
     else:
@@ -111,7 +116,7 @@ def iqm_by_method(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def improvement_probability(arrays: Sequence[np.ndarray], baseline: int = 0) -> np.ndarray:
     """(methods,) chance that a random run of a method beats a random run of the baseline in the same setting.
 
-    Ties count one half; settings weigh the same. A statistic for `paired_bootstrap`.
+    Ties count one half; settings weigh the same (Agarwal et al. 2021). A statistic for `paired_bootstrap`, not paired.
     """
     chances = []
     for array in arrays:
