@@ -71,7 +71,8 @@ def _collect(results: Path, out: Path, baseline: str | None, allow: Sequence[str
         why = f" ({lines[0]})" if lines else ""
         raise RunLogError(f"{results} holds no finished run{why}; run `divopd train` and `divopd evaluate` first")
     allow = [*allow, *(spec.allow if spec else ())]
-    runs, parts = [], {name: [] for name in PER_RUN}
+    runs: list[Run] = []
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in PER_RUN}
     for folder in done:
         run = load_run(folder, allow)
         for name, make in PER_RUN.items():

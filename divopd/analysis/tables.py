@@ -137,8 +137,9 @@ def aggregate_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Tabl
         rows.append([
             label(method), f"{at_target}/{total}", *(times(mean, spread) for mean, spread, _ in means.values()),
             f"{100 * n['reached']:.0f} % ({fraction(flags)})" if flags else DASH, f"{n['settings']}/{total}",
-            str(n["pairs"]), interval(found and found.iqm, 100), interval(other and other.gain, 100, sign=True),
-            interval(other and other.better, digits=2), *(number(theirs[name], 2, "×") for name in theirs),
+            str(n["pairs"]), interval(found.iqm if found else None, 100),
+            interval(other.gain if other else None, 100, sign=True),
+            interval(other.better if other else None, digits=2), *(number(theirs[name], 2, "×") for name in theirs),
         ])  # fmt: skip
     header = ["Method", "Settings at target", *(f"{name}, geometric mean" for name in SPEEDUPS.values()), "Reach rate"]
     header += ["Settings", "Pairs", "Final-5, IQM", "Gain", "P(better than baseline)"]

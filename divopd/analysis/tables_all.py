@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -41,7 +42,7 @@ def write_tables(
         "teacher_tokens": lambda: tables_use.teacher_tokens_table(diagnostics, counterparts),
         "cap_control": lambda: tables_controls.cap_control_table(summary, counterparts),
         "matched_access": lambda: tables_controls.matched_access_table(summary, counterparts),
-        **{f"sweep_{name}": lambda name=name: sweep(name, results, counterparts) for name in SWEEPS},
+        **{f"sweep_{name}": partial(sweep, name, results, counterparts) for name in SWEEPS},
     }
     folder = results / "tables"
     folder.mkdir(exist_ok=True)
