@@ -70,7 +70,8 @@ def finished(project: Path) -> list[RunConfig]:
     for name in FIGURES:  # drawing them takes long, and tests of their own
         for kind in ("png", "pdf"):
             (figures / f"{name}.{kind}").touch()
-    report(results, results, figures, "page")
+    for stage in ("page", "html"):
+        report(results, results, figures, stage)
     return cells
 
 
@@ -93,7 +94,8 @@ def test_lint_and_format(project: Path):
 def test_one_job_a_cell(project: Path, suite: str):
     cells = len(load_suite(ROOT / "experiments" / f"{suite}.yaml"))
     jobs = planned(snakemake(project, "--cores", "2", "--dry-run", suite=f"experiments/{suite}.yaml"))
-    assert jobs == {"games": 1, "train": cells, "evaluate": cells, "collect": 1, "tables": 1, "figures": 1, "page": 1}
+    once = ("games", "collect", "tables", "figures", "page", "html")
+    assert jobs == {"train": cells, "evaluate": cells} | dict.fromkeys(once, 1)
 
 
 def test_a_typo_in_the_suite_is_one_clear_line(project: Path):
@@ -146,10 +148,14 @@ def test_a_tiny_grid_end_to_end(tiny_project: Path):
         assert len(list((run_dir / "checkpoints").iterdir())) == 1  # of the evaluated ones the last alone is kept
     assert "2 runs; 0 diverged" in (results / "report.md").read_text()
     assert (tiny_project / "figures" / "tiny" / "learning_curves.png").stat().st_size > 10_000
+    assert "DivOPD report: tiny" in (results / "report.html").read_text()
     assert "update 4/4" in (results / "logs" / "train" / "tiny.alfworld.divopd.seed0.log").read_text()
 
     again = snakemake(tiny_project, "--cores", "2", suite="experiments/tiny.yaml")
     assert "Nothing to be done" in again.stdout + again.stderr
+    reported = snakemake(tiny_project, "--report", "snakemake.html", suite="experiments/tiny.yaml")
+    assert reported.returncode == 0, (reported.stdout + reported.stderr)[-4000:]
+    assert "report.html" in (tiny_project / "snakemake.html").read_text()
 
     rule = tiny_project / "baselines" / "divopd.py"
     rule.write_text(rule.read_text() + "# a change\n")

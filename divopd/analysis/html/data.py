@@ -16,7 +16,7 @@ from divopd import runlog
 from divopd.analysis.html.fates import FATES, fates_at
 from divopd.analysis.labels import look, ordered
 
-ROOM = 6_000_000  # bytes of the page for all runs' details together
+ROOM = 7_000_000  # bytes of the page for all runs' details together
 ROOM_OF_ONE = 250_000
 PROBE = 8  # updates by which the room that one takes is judged
 CURVE = ["version", "success", "wilson_low", "wilson_high", "episodes", "successes", "trained_tokens",

@@ -117,17 +117,18 @@ function rolloutMap(run, log, rows) {
   const groups = new Map();
   for (const row of rows) groups.set(row.rollout, [...(groups.get(row.rollout) || []), row]);
   const chosen = (list) => list.filter((row) => row.fate === "s").length;
+  const rank = (list) => chosen(list) * 1000 + list.filter((row) => "cfq".includes(row.fate)).length;
   const told = new Map((log.episodes || []).map((episode, i) => [episode.id.join("."), i]));
-  const lines = [...groups].sort((a, b) => chosen(b[1]) - chosen(a[1])).map(([name, list]) => {
+  const lines = [...groups].sort((a, b) => rank(b[1]) - rank(a[1])).map(([name, list]) => {
     const link = told.has(name) ? make("a", { href: address(run, "episode", told.get(name)) }, name) : name;
     const cells = [...list].sort((a, b) => a.turn - b.turn).map((row) => make("span", { class: `cell fate-${row.fate}`,
       "data-tip": `turn ${row.turn}: ${row.action || "no action"}\ns(u) ${row.score ?? "–"}\n${state.suite.fates[row.fate]}` }, row.turn));
-    return make("tr", {}, make("td", { class: "text" }, link), make("td", { class: "text" }, list[0].task),
-      make("td", {}, list[0].version), make("td", {}, list[0].of), make("td", { class: "text" }, list[0].outcome),
-      make("td", {}, chosen(list)), make("td", { class: "cells" }, cells));
+    return make("tr", {}, make("td", { class: "text" }, link), make("td", { class: "cells" }, cells),
+      make("td", {}, chosen(list)), make("td", {}, list[0].of), make("td", { class: "text" }, list[0].task),
+      make("td", {}, list[0].version), make("td", { class: "text" }, list[0].outcome));
   });
-  return table("By rollout: a box a turn, its number in the episode", ["Rollout", "Task", "Version", "Turns", "Episode",
-    "Selected", "Turns that were queued"], lines, "map");
+  return table("By rollout: a box a turn, its number in the episode", ["Rollout", "Turns that were queued",
+    "Selected", "Turns", "Task", "Version", "Episode"], lines, "map");
 }
 
 function turnTable(rows, counts) {
