@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -227,9 +228,23 @@ def test_episodes_in_threads_are_the_rollouts_of_the_other_back_end(policy, refe
     envs = make_envs(EnvConfig(cache_dir=str(game_cache)), 4)
     limits = PlaySettings(8, 160, 4, 1.0)
 
+    playing = threading.Lock()  # TextWorld's parsers serve one thread at a time; the engine serves all
+
+    class InTurn:
+        def __init__(self, env) -> None:
+            self.env = env
+
+        def reset(self, task: str):
+            with playing:
+                return self.env.reset(task)
+
+        def step(self, action: str):
+            with playing:
+                return self.env.step(action)
+
     def one(i: int):
         task = [((0, i, 0), f"gen/train/{i}", rng("threads", i))]
-        return play(policy, renderer, [envs[i]], task, 0, limits, Stopwatch())[0]
+        return play(policy, renderer, [InTurn(envs[i])], task, 0, limits, Stopwatch())[0]
 
     with ThreadPoolExecutor(4) as threads:
         rollouts = list(threads.map(one, range(4)))
@@ -270,7 +285,8 @@ def test_a_cell_trains_and_its_syncs_are_probed(tiny_cell, config, tmp_path):
     assert train(cell, tmp_path / "run", lambda *_: None) == "done"
     rows = read_table(tmp_path / "run", "parity").to_pylist()
     assert [row["version"] for row in rows] == [1, 2] and all(0 < row["max_gap"] < EQUAL for row in rows)
-    assert {turn["version"] for turn in read_table(tmp_path / "run", "turns").to_pylist()} >= {0, 1}
+    versions = {turn["version"] for turn in read_table(tmp_path / "run", "turns").to_pylist()}
+    assert 0 in versions <= {0, 1, 2}
     assert (tmp_path / "run" / "checkpoints").is_dir() and "alarms" not in (
         tmp_path / "run" / "status.json"
     ).read_text()
