@@ -97,7 +97,7 @@ class Sender:
     """vLLM's own trainer side: sends GPU tensors to an engine's workers by ipc or nccl, all of them each time.
 
     `client` has the engine's side of it: `Engine`, or vLLM's RayVLLMWeightSyncClient where the engine is in another
-    process. `workers` is its number of GPUs. What only a GPU can show is checked by scripts/gpu_check.sh.
+    process. `workers` is its number of GPUs. Only a GPU can show that this works: tests/test_vllm.py has its tests.
     """
 
     def __init__(self, backend: str, client: Any, workers: int, copies: Mapping[str, str]) -> None:
