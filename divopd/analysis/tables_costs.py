@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from divopd.analysis import compare
+from divopd.analysis import compare, metrics
 from divopd.analysis.labels import label, ordered
 from divopd.analysis.table import DASH, REPORTED, Table, cells, facts_of, fraction, interval, number, reach, times
 from divopd.analysis.tables import over_settings
+from divopd.analysis.uncertainty import Interval
 from divopd.paper import reported
 from divopd.runlog import STAGES
 
@@ -35,6 +36,7 @@ RESOURCES: dict[str, tuple[str, str | None]] = {
     "device_seconds": ("All devices", None),
 }
 ALL = "All settings"
+Gain = tuple[metrics.Speedup, Interval | None]
 
 
 def full_table(summary: pd.DataFrame, timings: pd.DataFrame, counterparts: Mapping[str, str]) -> Table:
@@ -90,40 +92,28 @@ def speedups_table(summary: pd.DataFrame, counterparts: Mapping[str, str]) -> Ta
     baseline = str(summary["baseline"].iloc[0])
     others = summary[summary["method"] != baseline]
     with_baseline = set(summary.loc[summary["method"] == baseline, "setting"])
+    means = {name: float(paper[name].prod()) ** (1 / len(paper)) for name in paper.columns}
     rows, numbers = [], []
-    for setting, method, runs in cells(others):
-        facts = facts_of(paper, counterparts.get(setting, setting)) if method == "divopd" else {}
+
+    def add(setting: str, method: str, runs: pd.DataFrame, found: Iterable[Gain], facts: Mapping[str, float]) -> None:
+        facts = facts if method == "divopd" else {}
         n: dict[str, Any] = {"setting": setting, "method": method, "seeds": len(runs)}
         shown = []
-        for name, prefix in _columns():
-            gain, spread = compare.cell_speedup(runs, name, prefix), compare.speedup_spread(runs, name, prefix)
-            n |= {f"{prefix}speedup_{name}": gain.value, f"{prefix}bound_{name}": gain.bound}
-            n |= (
-                {f"{prefix}speedup_{name}_low": spread.low, f"{prefix}speedup_{name}_high": spread.high}
-                if spread
-                else {}
-            )
+        for (name, prefix), (gain, spread) in zip(_columns(), found, strict=True):
+            key = f"{prefix}speedup_{name}"
+            n |= {key: gain.value, f"{prefix}bound_{name}": gain.bound}
+            n |= {f"{key}_low": spread.low, f"{key}_high": spread.high} if spread else {}
             shown.append(times(gain, spread))
         numbers.append(n | {f"reported_{name}": facts.get(name) for name in paper.columns})
         theirs = [number(facts.get(theirs), 2, "×") for _, theirs in RESOURCES.values() if theirs]
         rows.append([setting, label(method), *shown, fraction(reach(runs)), *theirs])
-    means = {name: (float(paper[name].prod()) ** (1 / len(paper))) for name in paper.columns}
+
+    for setting, method, runs in cells(others):
+        found = [(compare.cell_speedup(runs, *key), compare.speedup_spread(runs, *key)) for key in _columns()]
+        add(setting, method, runs, found, facts_of(paper, counterparts.get(setting, setting)))
     for method in ordered(others["method"]):
         runs = others[(others["method"] == method) & others["setting"].isin(with_baseline)]
-        found = {key: over_settings(runs, *key) for key in _columns()}
-        n = {"setting": ALL, "method": method, "seeds": len(runs)}
-        for (name, prefix), (mean, spread, _) in found.items():
-            n |= {f"{prefix}speedup_{name}": mean.value, f"{prefix}bound_{name}": mean.bound}
-            n |= (
-                {f"{prefix}speedup_{name}_low": spread.low, f"{prefix}speedup_{name}_high": spread.high}
-                if spread
-                else {}
-            )
-        facts = means if method == "divopd" else {}
-        numbers.append(n | {f"reported_{name}": facts.get(name) for name in paper.columns})
-        theirs = [number(facts.get(theirs), 2, "×") for _, theirs in RESOURCES.values() if theirs]
-        shown = [times(mean, spread) for mean, spread, _ in found.values()]
-        rows.append([ALL, label(method), *shown, fraction(reach(runs)), *theirs])
+        add(ALL, method, runs, [over_settings(runs, *key)[:2] for key in _columns()], means)
     header = [
         "Setting",
         "Method",
@@ -132,8 +122,12 @@ def speedups_table(summary: pd.DataFrame, counterparts: Mapping[str, str]) -> Ta
         "Reached",
     ]
     header += [f"{heading} (reported)" for heading, theirs in RESOURCES.values() if theirs]
-    notes = [
-        f"{label(baseline)}'s cost over the method's, through the first evaluation at the target, geometric mean over "
+    return Table("Speedup by resource", header, rows, pd.DataFrame(numbers), _speedup_notes(label(baseline)))
+
+
+def _speedup_notes(baseline: str) -> list[str]:
+    return [
+        f"{baseline}'s cost over the method's, through the first evaluation at the target, geometric mean over "
         f"seeds with a 95 % t interval of the logarithm, or over settings with a stratified bootstrap's. {DASH} (<): "
         f"the method, or some seed of it, never got there; {DASH} (>): the baseline did not. Sustained: the mean of "
         "three evaluations at the target. Times are of the virtual clock; scoring: the teacher's pass over students' "
@@ -141,7 +135,6 @@ def speedups_table(summary: pd.DataFrame, counterparts: Mapping[str, str]) -> Ta
         "rollout that share a prefix are merged.",
         f"{REPORTED} The paper counts no explorer, teacher or recovery cost.",
     ]
-    return Table("Speedup by resource", header, rows, pd.DataFrame(numbers), notes)
 
 
 def _columns() -> list[tuple[str, str]]:
