@@ -236,27 +236,29 @@ def test_the_slurm_profile_names_rules_and_keys_that_exist():
 
 
 @pytest.mark.slow
-def test_the_gpu_check_on_a_cpu(tmp_path: Path):
+def test_the_gpu_check_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its shapes are tiny and its numbers say nothing of a GPU; that it runs and what it writes are the test."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import gpu_check
+    from gpu_steps import Size
+
     out = tmp_path / "rates.yaml"
-    command = [
-        "sh",
-        str(ROOT / "scripts" / "gpu_check.sh"),
-        "--tiny",
-        "--out",
-        str(out),
-        "--steps",
-        "rollout,teacher,learner",
-    ]
-    env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300)
-    assert run.returncode == 0, run.stdout + run.stderr
+    steps = ["models", "rollout", "teacher", "learner0"]
+    assert gpu_check.measure(Size(tiny=True), steps, tmp_path, out) == 0
     rates = read_rates(out)
     student, teacher = rates.models["tiny-student"], rates.models["tiny-teacher"]
     assert min(student.decode, student.prefill, student.train, teacher.score) > 0
-    assert all(not str(rates.checks[f"step_{name}"]).startswith("failed") for name in ("models", "rollout", "learner0"))
+    assert not any(str(rates.checks[f"step_{name}"]).startswith("failed") for name in steps)
     suite = tmp_path / "suite.yaml"
     suite.write_text(yaml.safe_dump({"name": "one", "settings": ["webshop-qwen2.5-3b"], "methods": ["vanilla"]}))
     (tmp_path / "settings").symlink_to(ROOT / "experiments" / "settings")
     planned = CliRunner().invoke(main, ["plan", str(suite), "--rates", str(out)])
     assert planned.exit_code == 0 and "gpu_check.sh --tiny" in planned.output
+    assert gpu_check.measure(Size(tiny=True), ["rollout"], tmp_path / "none", out) == 1  # no checkpoint there
+    assert read_rates(out).checks["step_rollout"].startswith("failed: ")
+
+
+def test_the_gpu_check_names_its_steps():
+    command = ["sh", str(ROOT / "scripts" / "gpu_check.sh"), "--tiny", "--steps", "rollout,dance"]
+    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHON": sys.executable})
+    assert run.returncode == 2 and "no step 'dance'; steps: rollout, teacher, learner, cell" in run.stderr
