@@ -18,7 +18,7 @@ from divopd.analysis.labels import look, ordered
 
 ROOM = 7_000_000  # bytes of the page for all runs' details together
 ROOM_OF_ONE = 250_000
-PROBE = 8  # updates by which the room that one takes is judged
+NEARLY = 0.9  # of its room: a run that fills so much is not fitted any closer
 CURVE = ["version", "success", "wilson_low", "wilson_high", "episodes", "successes", "trained_tokens",
          "learner_seconds", "wall_seconds", "rollouts"]  # fmt: skip
 METRICS = ["objective", "kl_per_token", "grad_norm", "effective_rollouts", "top_rollout_token_share",
@@ -98,19 +98,18 @@ def run_details(folder: Path | None, room: int) -> str:
     if folder is None:
         return pack({"missing": ["the run's folder"]})
     log = RunDetails(folder)
-    base = pack(log.content(0))
-    probe = min(log.updates, PROBE)
-    if not probe:
-        return base
-    text = pack(log.content(probe))
-    # turns take about the same room in every update
-    count = min(log.updates, int(probe * (room - len(base)) / max(len(text) - len(base), 1)))
-    while count > 0:
-        text = text if count == probe else pack(log.content(count))
-        if len(text) <= room:
-            return text
-        count = min(count - 1, int(0.95 * count))
-    return base
+    sizes = {log.updates: pack(log.content(log.updates))}
+    if len(sizes[log.updates]) <= room or not log.updates:
+        return sizes[log.updates]
+    fits, high = 0, log.updates
+    sizes[fits] = pack(log.content(fits))
+    # the more updates, the less one adds, as they share turns: from the straight line between two counts downwards
+    while high - fits > 1 and len(sizes[fits]) < NEARLY * room:
+        share = (room - len(sizes[fits])) / (len(sizes[high]) - len(sizes[fits]))
+        count = min(max(fits + int(share * (high - fits)), fits + 1), high - 1)
+        sizes[count] = pack(log.content(count))
+        fits, high = (count, high) if len(sizes[count]) <= room else (fits, count)
+    return sizes[fits]
 
 
 class RunDetails:
@@ -151,7 +150,7 @@ class RunDetails:
 
     def _turns(self, count: int) -> dict[str, Any]:
         turns, updates = self.tables["turns"], self.tables["updates"]
-        picked = np.unique(np.linspace(0, len(updates) - 1, count).round().astype(int)) if count else []
+        picked = np.unique(np.linspace(0, len(updates) - 1, count).round().astype(int))
         cap = self.config.method.params.get("cap")
         at = {
             int(updates["update"].iloc[i]): fates_at(

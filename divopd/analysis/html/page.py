@@ -126,7 +126,8 @@ def runs_table(summary: pd.DataFrame) -> str:
         for name in SUMMARY:
             value = row.get(name)
             shown = f"{100 * value:.1f}" if name in SHARES and not pd.isna(value) else value
-            shown = {True: "yes", False: "no"}.get(shown, shown) if name == "reached" else shown
+            if name == "reached" and not pd.isna(value):
+                shown = "yes" if value else "no"
             cells.append(cell(shown, exact=value, text=name == "status"))
         rows.append(f'<tr data-method="{escape(str(row["method"]))}" data-seed="{row["seed"]}">{"".join(cells)}</tr>')
     return table(["Setting", "Method", "Seed", *SUMMARY.values()], rows, "Runs; success in percent", words=(0, 1, 3))
