@@ -13,7 +13,7 @@ import pytest
 
 from divopd.analysis.html import data, page
 from divopd.analysis.html.fates import FATES, fates_at
-from divopd.runlog import RunLogError, read_config, read_table
+from divopd.runlog import SCHEMA_VERSION, RunLogError, read_config, read_table
 from divopd.types import DropReason
 from html_page import HOSTILE, REFERENCE, SHOWN, add_transcripts, make_page
 
@@ -171,7 +171,11 @@ def test_little_room_leaves_fewer_updates_evenly_spread():
 
 
 def test_runs_without_their_logs_are_named(tmp_path: Path):
-    assert data.unpack(data.run_details(None, 10**6)) == {"missing": ["the run's folder"]}
+    assert data.unpack(data.run_details(None, 10**6)) == {"missing": ["the run's folder, in today's schema"]}
+    setting, env, method, _ = SHOWN.split("/")
+    row = {"schema": SCHEMA_VERSION, "suite": "demo", "setting": setting, "env": env, "method": method, "seed": 0}
+    assert data.folder_of(REFERENCE, row) == REFERENCE / SHOWN
+    assert data.folder_of(REFERENCE, row | {"schema": 0}) is None and data.folder_of(tmp_path, row) is None
     run = shutil.copytree(REFERENCE / SHOWN, tmp_path / "seed0")
     add_transcripts(run)
     (run / "turns.parquet").unlink()

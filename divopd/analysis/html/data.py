@@ -82,7 +82,12 @@ def suite(curves: pd.DataFrame, summary: pd.DataFrame) -> dict[str, Any]:
 
 
 def folder_of(results: Path, row: dict[str, Any]) -> Path | None:
-    """Where the log of a row of summary.csv lies below `results`, which holds one suite or several; None if nowhere."""
+    """Where the log of a row of summary.csv lies below `results`, which holds one suite or several.
+
+    None if it is not there, or of another schema, which a report allows but which cannot be shown turn by turn.
+    """
+    if row["schema"] != runlog.SCHEMA_VERSION:
+        return None
     tail = Path(str(row["setting"]), str(row["env"]), str(row["method"]), f"seed{row['seed']}")
     for folder in (results / tail, results / str(row["suite"]) / tail):
         if (folder / "meta.json").exists():
@@ -96,7 +101,7 @@ def run_details(folder: Path | None, room: int) -> str:
     Raises RunLogError for a file that is there and cannot be read.
     """
     if folder is None:
-        return pack({"missing": ["the run's folder"]})
+        return pack({"missing": ["the run's folder, in today's schema"]})
     log = RunDetails(folder)
     sizes = {log.updates: pack(log.content(log.updates))}
     if len(sizes[log.updates]) <= room or not log.updates:
