@@ -36,6 +36,7 @@ PLACEMENT = {"explorers": SMALL, "scorers": SMALL, "learners": SMALL, "evaluator
 def cluster() -> Iterator[None]:
     import ray
 
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

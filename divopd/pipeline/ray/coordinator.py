@@ -177,6 +177,7 @@ class Coordinator(Loop):
         course.totals["explorer_seconds"] = self._busy("explorer")
         course.totals["teacher_seconds"] = self._busy("scorer")
         self.host.watch.seconds["learner"] += seconds
+        self.host.parity.drift(stats["drift"], course.version)
         self.weights = [weights]
         course._published(row)
         self.host.log.add("updates", [row])

@@ -167,7 +167,7 @@ def connect(placement: PlacementConfig) -> bool:
         said = " ".join(str(error).split())[:200]
         raise SetupError(
             f"placement.address: no Ray cluster answers at {placement.address!r} ({said}): start one with "
-            "`ray start --head`, or leave the address out for a cluster of this machine"
+            "`ray start --head`, set RAY_AUTH_MODE=token if it asks for tokens, or leave the address out"
         ) from error
     return True
 
@@ -177,6 +177,7 @@ def _own_cluster(quiet: dict[str, Any]) -> None:
     import psutil
     import ray
 
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 is for workers beside which somebody works
     before = set(psutil.Process().children(recursive=True))
     for last in (False, True):
         try:

@@ -121,6 +121,7 @@ class RayTrainer(Trainer):
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, DivergedError) else error) from None
         self.watch.seconds["learner"] += max(seconds for _, seconds in outcome)
+        self.parity.drift(outcome[0][0]["drift"], version)
         return {key: outcome[0][0][key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
 
     def _publish(self) -> None:
