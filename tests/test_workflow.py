@@ -153,7 +153,7 @@ def test_a_tiny_grid_end_to_end(tiny_project: Path):
 
     again = snakemake(tiny_project, "--cores", "2", suite="experiments/tiny.yaml")
     assert "Nothing to be done" in again.stdout + again.stderr
-    reported = snakemake(tiny_project, "--report", "snakemake.html", suite="experiments/tiny.yaml")
+    reported = snakemake(tiny_project, "--cores", "1", "--report", "snakemake.html", suite="experiments/tiny.yaml")
     assert reported.returncode == 0, (reported.stdout + reported.stderr)[-4000:]
     assert "report.html" in (tiny_project / "snakemake.html").read_text()
 
