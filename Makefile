@@ -24,7 +24,7 @@ demo test: export HF_HUB_OFFLINE = 1
 demo: suite                     ## train, evaluate and draw the demo suite (minutes on two cores)
 
 laptop: SUITE = experiments/laptop.yaml
-laptop: suite                   ## the same for the laptop suite (180 runs)
+laptop: suite                   ## the same for the laptop suite (108 runs)
 
 suite: $(STAMP)
 	$(BIN)/snakemake --cores $(CORES) --configfile $(SUITE)
