@@ -281,8 +281,8 @@ def test_environments_survive_their_processes(tiny_cell: Callable[..., RunConfig
         os.kill(first.process.pid, signal.SIGKILL)
         seen.append(plain(first.step(move)))
     assert seen == expected
-    with pytest.raises(EnvError, match="gen/nothing"):
-        second.reset("gen/nothing/1")
+    with pytest.raises(EnvError, match="call reset first"):
+        second.step("look")
     # the other environment of the killed process: its history is its own
     [other] = make_envs(config, 1)
     begin = other.reset("gen/train/2")
