@@ -42,7 +42,7 @@ def model_config(shape: Shape, tokenizer: Any, positions: int = 32_768) -> Any:
     from transformers import Qwen2Config, Qwen3Config
 
     kind = Qwen3Config if shape.kind == "qwen3" else Qwen2Config
-    own = {"head_dim": shape.head_dim} if shape.kind == "qwen3" else {}
+    own: dict[str, Any] = {"head_dim": shape.head_dim} if shape.kind == "qwen3" else {}
     return kind(
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,

@@ -55,7 +55,7 @@ def _score(cell: RunConfig, who: str, policy: PolicyConfig) -> PanelScore:
         setting=cell.setting,
         who=who,
         path=policy.path,
-        parameters=sum(p.numel() for p in evaluator.policy.model.parameters()),
+        parameters=sum(p.numel() for p in load_model(policy).parameters()),  # whatever back end plays
         successes=sum(rollout.success for rollout in rollouts),
         episodes=len(rollouts),
         kl=_divergence(cell, evaluator) if who == "student" else None,

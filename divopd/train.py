@@ -84,10 +84,7 @@ class Trainer:
         master = load_model(config.student.model_copy(update={"dtype": "float32"}))
         loss = config.method.loss
         # the other losses compare distributions, so the learner asks the teacher itself
-        reference = None
-        if loss.name != SAMPLED:
-            model = self.teacher.model if isinstance(self.teacher, HFPolicy) else load_model(config.teacher)
-            reference = Reference(model, self.teacher_vocabulary)
+        reference = None if loss.name == SAMPLED else self.reference()
         self.learner = Learner(master, config.train, bf16=config.train.bf16, loss=loss, teacher=reference)
         self.envs = make_envs(config.env, config.pipeline.tasks_per_step * config.pipeline.runs_per_task)
         self.settings = PlaySettings(
@@ -97,6 +94,11 @@ class Trainer:
             config.rollout_temperature,
         )
         self.pipeline: Any = VirtualPipeline(config, self.rule, train_tasks(config.env), self.policy)
+
+    def reference(self) -> Reference:
+        """The teacher's whole distributions, which only a model in this process gives."""
+        model = self.teacher.model if isinstance(self.teacher, HFPolicy) else load_model(self.config.teacher)
+        return Reference(model, self.teacher_vocabulary)
 
     # what the pipeline drives ----------------------------------------------------------------------------------------
 

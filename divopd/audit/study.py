@@ -9,7 +9,6 @@ from divopd.audit.gradients import EXACT_FLOATS, SKETCH_DIM, CountSketch, exact,
 from divopd.audit.measure import Audit, audit
 from divopd.audit.rebuild import Moment
 from divopd.audit.rescue import rescued
-from divopd.logprobs import Reference
 from divopd.seeds import seed as named_seed
 from divopd.selection import Rule
 from divopd.train import Progress
@@ -34,7 +33,7 @@ def study(
         found = row_gradients(moment.learner, moment.turns, projection, progress)
     truth = won = None
     if whole:
-        learner = exact(moment.learner, Reference(run.teacher.model, run.teacher_vocabulary))
+        learner = exact(moment.learner, run.reference())
         with bar("gradients over the vocabulary", "turn") as progress:
             truth = row_gradients(learner, moment.turns, projection, progress)
     if rescue:

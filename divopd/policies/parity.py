@@ -15,7 +15,7 @@ import numpy as np
 
 from ..config import RunConfig
 from ..types import Actor, Rollout, by_context
-from .base import Policy, Spans
+from .base import Policy
 from .hf import HFPolicy
 
 GAP_ALARM = {"float32": 1e-3, "bfloat16": 0.05}
@@ -48,7 +48,9 @@ def gap(one: Sequence[Sequence[np.ndarray]], other: Sequence[Sequence[np.ndarray
     return Gap(differences.size, float(differences.mean()), float(differences.max()))
 
 
-def student_spans(rollouts: Sequence[Rollout]) -> tuple[list[np.ndarray], list[list[tuple[int, int]]], Spans]:
+def student_spans(
+    rollouts: Sequence[Rollout],
+) -> tuple[list[np.ndarray], list[list[tuple[int, int]]], list[list[np.ndarray]]]:
     """Contexts, the spans that the student sampled in them, and the log-probs that it had then."""
     contexts, spans, logprobs = [], [], []
     for rollout in rollouts:
@@ -56,7 +58,7 @@ def student_spans(rollouts: Sequence[Rollout]) -> tuple[list[np.ndarray], list[l
         for turns in by_context(mine):
             contexts.append(turns[0].context[: turns[-1].end])
             spans.append([(turn.start, turn.end) for turn in turns])
-            logprobs.append([turn.student_logprobs for turn in turns])
+            logprobs.append([t.student_logprobs for t in turns if t.student_logprobs is not None])  # each has them
     return contexts, spans, logprobs
 
 
