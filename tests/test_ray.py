@@ -150,7 +150,7 @@ def test_an_asynchronous_run_and_the_virtual_pipeline_on_its_arrivals(
         "queue_length",
         "never_selected_share",
     ):
-        assert [row[name] for row in rows] == updates[name].tolist(), name
+        assert np.array_equal([row[name] for row in rows], updates[name], equal_nan=True), name
 
     # and the report reads it
     from divopd.analysis.report import report

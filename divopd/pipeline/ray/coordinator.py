@@ -6,7 +6,6 @@ dropped. Any other worker's death costs what it was doing (loop.py).
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +48,9 @@ class Coordinator(Loop):
                 self._seat(seat)
         self._start_learner()
         self._find_checkpoints()
+        while not all(map(self.fleet.ready, ("explorer", "scorer", "learner"))):
+            self._wait()
+        self._start_clock()
         while not (self.course.finished and self._evaluated_all()):
             self._hand_out()
             self._wait()
@@ -191,7 +193,7 @@ class Coordinator(Loop):
     def _busy(self, kind: str) -> float:
         """Seconds that this kind's workers have spent on calls so far."""
         now = self.course.now
-        return self.course.busy[kind] + sum(now - seat.since for seat in self.fleet.of(kind) if seat.jobs)
+        return self.course.busy[kind] + sum(now - seat.since for seat in self.fleet.ready(kind) if seat.jobs)
 
     # checkpoints and resume points -----------------------------------------------------------------------------------
 
@@ -252,7 +254,7 @@ class Coordinator(Loop):
         replaced = self.course.replaced
         self.host.rewind()
         self.course.replaced = replaced
-        self._zero = time.monotonic() - self.course.now
+        self._start_clock()
         for other in self.fleet.seats:
             other.since = self.course.now
         self._start_learner()

@@ -39,7 +39,7 @@ class Loop:
         self.host, self.fleet, self.config = host, host.fleet, host.config
         self.jobs: dict[Any, Job] = {}
         self.epoch = 0  # what was called in an earlier one is not listened to
-        self._zero = time.monotonic() - self.course.now
+        self._zero: float | None = None  # of the run's clock, which stands until there is somebody to work
 
     @property
     def course(self) -> RayCourse:
@@ -49,8 +49,12 @@ class Loop:
     def _rewind(self) -> None:
         raise NotImplementedError
 
+    def _start_clock(self) -> None:
+        self._zero = time.monotonic() - self.course.now
+
     def _tick(self) -> float:
-        self.course.now = time.monotonic() - self._zero
+        if self._zero is not None:
+            self.course.now = time.monotonic() - self._zero
         return self.course.now
 
     def _call(
@@ -94,8 +98,9 @@ class Loop:
                 job.done(result)
 
     def _busy_until_now(self, seat: Seat) -> None:
+        """Being set up is no work."""
         now = self._tick()
-        if seat.jobs:
+        if seat.jobs and seat.ready:
             self.course.busy[seat.kind] += now - seat.since
         seat.since = now
 
