@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from divopd.learner import Learner, merge_rows
 from divopd.logprobs import by_chunks, picked
 from divopd.types import Turn
 
-VOCABULARY, WIDTH, CHUNK = 150_000, 16, 16
+VOCABULARY, WIDTH, CHUNK = 150_000, 16, 64
+# blocks go back to the system when they are freed: else the heap's gaps between aligned blocks count as well
+EXACT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 
 def rollouts(count: int, vocabulary: int, longest: int = 160) -> list[Turn]:
@@ -85,7 +88,7 @@ def chunking(positions: int) -> None:
     found = {}
     for chunk in (0, CHUNK):
         command = [sys.executable, __file__, "--positions", str(positions), "--logits", str(chunk)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **EXACT})
         found[chunk] = json.loads(done.stdout)
     whole, parts = found[0], found[CHUNK]
     print(
