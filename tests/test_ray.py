@@ -121,14 +121,14 @@ def test_an_asynchronous_run_and_the_virtual_pipeline_on_its_arrivals(
     wait = updates["time_start"] - updates["time_end"].shift(fill_value=0.0)
     assert np.allclose(updates["read_wait"], wait)
 
-    # the virtual pipeline, told when what came and how long updates took, chooses the same turns in the same order
+    # the virtual pipeline, told when what came and when updates ended, chooses the same turns in the same order
     calm = cell.model_copy(update={"pipeline": cell.pipeline.model_copy(update={"kind": "virtual"})})
     virtual, batches = VirtualPipeline(calm, load_rule("divopd"), ["none"]), []
 
     class Taken:
         @staticmethod
         def update(batch: Any) -> float:
-            return float((updates["time_end"] - updates["time_start"])[virtual.update - 1])
+            return float(updates["time_end"][virtual.update - 1]) - virtual.now
 
     virtual._events, virtual.costs = [], Taken()  # type: ignore[assignment]
     for when, rollout in seen.arrived:
@@ -252,7 +252,10 @@ def test_a_killed_learner_goes_on_from_its_last_resume_point(
 
 def test_what_the_cluster_lacks_is_named(cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path) -> None:
     for placement, message in (
-        ({"explorers": {"count": 4, "gpus": 1}}, "need 4 GPU where the cluster has 0: lower count, cpus or gpus"),
+        (
+            {"explorers": SMALL | {"count": 4, "gpus": 1}},
+            "need 4 GPU where the cluster has 0: lower count, cpus or gpus",
+        ),
         ({"explorers": {"cpus": 1.5}, "scorers": {"cpus": 1.5}}, r"need 3\.2 CPU where the cluster has 2"),
         ({"learners": {"cpus": 0.1, "resources": {"rack": 1}}}, "need 1 rack where the cluster has 0"),
     ):
