@@ -300,9 +300,9 @@ def test_a_teachers_turn_cannot_enter_the_pool(parts):
 
 def test_the_teachers_time_is_counted_apart():
     """Turns of 2 tokens from 0, 10, 20; the teacher acts on the second: it reads 10 tokens and decodes 2."""
-    rollout = Rollout((0, 0, 0), "t")
+    rollout, context = Rollout((0, 0, 0), "t"), np.zeros(30)
     for i in range(3):
-        rollout.turns.append(Turn(rollout.id, i, 0, np.zeros(30), 10 * i, 10 * i + 2, None, None, None))
+        rollout.turns.append(Turn(rollout.id, i, 0, context, 10 * i, 10 * i + 2, None, None, None))
     costs = CostModel(cell(teacher_response_token_seconds=4.0).pipeline)
     before = costs.generation(rollout), costs.scoring(rollout)
     assert (before, costs.takeovers(rollout)) == ((3 * 1.0 + 6 * 0.5, 22 * 0.25), 0.0)

@@ -239,21 +239,21 @@ def played(spec: StreamSpec, run_seed: int) -> Explore:
         rollouts, row = [], 0
         for (name, task, _unused), n in zip(tasks, lengths, strict=True):
             rollouts.append(Rollout(name, task))
+            context = np.zeros(spec.tokens.max_prompt + 1000, np.int64)  # one for all turns, as where the chat grows
             for i in range(n):
-                rollouts[-1].turns.append(real_turn({k: v[row] for k, v in block.items()}, name, i, version))
+                rollouts[-1].turns.append(real_turn({k: v[row] for k, v in block.items()}, context, name, i, version))
                 row += 1
         return rollouts, 0
 
     return explore
 
 
-def real_turn(row: dict[str, Any], name: Any, index: int, version: int) -> Turn:
+def real_turn(row: dict[str, Any], context: np.ndarray, name: Any, index: int, version: int) -> Turn:
     start, n = int(row["prompt_tokens"]), int(row["response_tokens"])
     student, teacher = np.zeros(n), np.zeros(n)
     if row["valid"]:
         student[0], teacher[0] = -row["student_nll"], -row["teacher_nll"]
     mask = np.full(n, bool(row["valid"]))
-    context = np.zeros(start + n, np.int64)
     turn = Turn(name, index, version, context, start, start + n, student, teacher, np.ones(n, bool), mask)
     turn.prompt_truncated = row["reason"] == "prompt_truncated"
     turn.rollout_turns, turn.rollout_success, turn.reward = (
