@@ -123,7 +123,8 @@ def spread(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def spread_note(seeds: int) -> str:
     """What `spread` shows, for the note below a figure; "" for one seed."""
-    return {1: "", 2: "2 seeds: mean, least and largest"}.get(seeds, f"mean and 95 % interval where there are {seeds} seeds")
+    several = f"mean and 95 % interval where there are {seeds} seeds"
+    return {1: "", 2: "2 seeds: mean, least and largest"}.get(seeds, several)
 
 
 def most_seeds(frame: pd.DataFrame) -> int:
