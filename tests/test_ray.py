@@ -195,6 +195,7 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def end(seat: Any) -> None:
     """Without a word to anyone, as the kernel does when memory runs out."""
+    assert seat.pid > 0  # 0 would be this process and all of its group
     os.kill(seat.pid, signal.SIGKILL)
 
 
