@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from divopd import runlog
 from divopd.files import atomic_write
@@ -194,6 +196,34 @@ def test_unreadable_files_name_themselves_and_the_mend(tmp_path: Path, name: str
     assert name in str(caught.value)
     assert "run" in str(caught.value).split(";", 1)[1]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", runlog.TABLES)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_files_hold_every_value_exactly(name: str, data: st.DataObject):
+    """Nulls, NaN, infinities, signed zeros and the ends of 64 bits come back, with types and metadata."""
+    schema = runlog.TABLES[name]
+    entry = {pa.int64(): st.integers(-(2**63), 2**63 - 1), pa.float64(): st.floats(), pa.float32(): st.floats(width=32),
+             pa.string(): st.text(st.characters(codec="utf-8"), max_size=8), pa.bool_(): st.booleans()}  # fmt: skip
+
+    def column(kind: pa.DataType) -> st.SearchStrategy:
+        cells = st.lists(column(kind.value_type), max_size=3) if pa.types.is_list(kind) else entry[kind]
+        return st.none() | cells
+
+    rows = data.draw(st.lists(st.fixed_dictionaries({field.name: column(field.type) for field in schema}), max_size=3))
+    table = pa.Table.from_pylist(rows, schema=schema)
+    written = runlog.parquet_bytes(table)
+    back = pq.read_table(pa.BufferReader(written))
+    assert back.schema.equals(schema, check_metadata=True)
+    assert repr(back.to_pylist()) == repr(table.to_pylist())  # NaN is not equal to itself, 0.0 is to -0.0
+    assert runlog.parquet_bytes(back) == written
+
+
+def test_files_are_smaller_than_the_defaults_make_them(tmp_path: Path):
+    path = write_run(tmp_path, cell(), updates=10) / "turns.parquet"
+    pq.write_table(pq.read_table(path), tmp_path / "default.parquet", compression="zstd")
+    assert path.stat().st_size < (tmp_path / "default.parquet").stat().st_size
 
 
 def test_old_schemas_are_refused(tmp_path: Path):
