@@ -172,6 +172,8 @@ class PlacementConfig(Strict):
     environment_processes: PositiveInt = 1  # an explorer's; its episodes are dealt out to them
     backpressure: bool = True  # explorers wait while more is queued than can be read before it is stale
     patience: PositiveFloat = 120.0  # seconds to wait for the cluster to place the workers
+    # seconds after which a call that has not ended counts as its worker's death (real clock); None: never
+    call_limit: PositiveFloat | None = Field(default=3600.0, exclude_if=lambda limit: limit == 3600.0)
     # virtual: the virtual clock drives the workers one after another, for a log that one process would leave too
     clock: Literal["real", "virtual"] = "real"
 

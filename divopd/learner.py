@@ -19,6 +19,7 @@ from divopd.logprobs import Reference, TokenLogprobs, picked
 from divopd.losses import load_loss
 from divopd.objective import weighted_loss
 from divopd.packing import MicroBatch, TrainSequence, merge_rows, micro_batches, packed_batches
+from divopd.policies.base import Spans
 from divopd.types import Turn
 from divopd.varlen import pack_attention
 
@@ -110,6 +111,20 @@ class Learner:
             "valid_tokens": tokens,
             "computed_tokens": int(sums["computed_tokens"]),
         }
+
+    @torch.no_grad()
+    def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
+        """See `Policy.score`: log-probs under the weights of now, by the code that trains. Every rank gets all."""
+        self._mode()
+        out = []
+        for context, row in zip(contexts, spans, strict=True):
+            at = np.concatenate([np.arange(start, end) for start, end in row])
+            tokens, rows, predicts, targets = map(self._tensor, (context[None], np.zeros_like(at), at - 1, context[at]))
+            lengths = (len(context),) if self.config.packed else None
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+                logprobs = self.scorer(tokens, rows, predicts, targets, lengths).float().cpu().numpy()
+            out.append(np.split(logprobs, np.cumsum([end - start for start, end in row])[:-1]))
+        return out
 
     def _mode(self) -> None:
         """Log-probs are the policy's own: no dropout. Layers whose activations are not kept ask for training mode."""

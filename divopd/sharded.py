@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from divopd.export import export_model, gathered, load_shards, save_shards
 from divopd.learner import Learner
 from divopd.logprobs import TokenLogprobs
 from divopd.packing import divide
+from divopd.policies.base import Spans
 
 
 def join(rank: int, world: int, address: str, seconds: float = 300.0) -> torch.device:
@@ -87,6 +89,14 @@ class ShardedLearner(Learner):
         mine, share = all_rounds[self.rank], shares[self.rank]
         rounds = [[share[i] for i in batch] for batch in mine]
         return rounds + [[] for _ in range(max(map(len, all_rounds)) - len(mine))]
+
+    def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:
+        """See Learner.score. Collective, with the same arguments on every rank."""
+        try:
+            return super().score(contexts, spans)
+        finally:
+            scorer: Any = self.scorer
+            scorer.reshard()  # no backward pass follows that would do it
 
     def _total(self, sums: dict[str, float]) -> dict[str, float]:
         total = torch.tensor(list(sums.values()), dtype=torch.float64, device=self.device)

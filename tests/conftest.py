@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +76,38 @@ def tiny_cell(tiny_models: Path, game_cache: Path, tmp_path: Path) -> Callable[.
         return RunConfig.model_validate(fields | changes)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A Ray cluster of two cores, for the tests of one file."""
+    import ray
+
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def ray_cell(tiny_cell: Callable[..., Any]) -> Callable[..., Any]:
+    """The tiny cell on the cluster; `placement` and `pipeline` are added to."""
+    from ray_runs import PLACEMENT
+
+    def make(rule: str = "divopd", placement: Any = None, pipeline: Any = None, **changes: Any) -> Any:
+        base = {"tasks_per_step": 4, "load": 2.0, "save_every": 2, "kind": "ray"}
+        return tiny_cell(rule, placement=PLACEMENT | (placement or {}), pipeline=base | (pipeline or {}), **changes)
+
+    return make
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file, of a rule if it is not named."""
+
+    def file(text: str, name: str = "mine.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return file

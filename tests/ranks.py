@@ -37,7 +37,7 @@ def whole(learner: Learner) -> dict[str, torch.Tensor]:
 
 
 def trace(learner: Learner, updates: Any = UPDATES) -> dict[str, Any]:
-    """Statistics of the updates, gradients (clipped) and weights after each."""
+    """Of each update statistics and gradients (clipped); log-probs of the batch's tokens after it; weights at last."""
     grads: list[torch.Tensor] = []
 
     def keep(*_: Any) -> None:
@@ -45,9 +45,13 @@ def trace(learner: Learner, updates: Any = UPDATES) -> dict[str, Any]:
         grads.extend(g.clone() for g in full)
 
     hook = learner.optimizer.register_step_pre_hook(keep)
-    stats = [learner.update(turns) for turns in updates]
+    stats, scores = [], []
+    for turns in updates:
+        stats.append(learner.update(turns))
+        contexts, spans = [turn.context for turn in turns], [[(turn.start, turn.end), (1, 3)] for turn in turns]
+        scores += [torch.from_numpy(span) for row in learner.score(contexts, spans) for span in row]
     hook.remove()
-    return {"stats": stats, "grads": grads, "weights": whole(learner)}
+    return {"stats": stats, "grads": grads, "scores": scores, "weights": whole(learner)}
 
 
 def launch(work: Callable[..., Any], world: int, folder: Path, *args: Any) -> list[Any]:

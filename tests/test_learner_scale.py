@@ -17,6 +17,8 @@ from divopd.config import LossConfig, TrainConfig
 from divopd.learner import Learner, MicroBatch, Reference, TokenLogprobs, merge_rows
 from divopd.logprobs import by_chunks, picked
 from divopd.losses import loss_names
+from divopd.policies.hf import HFPolicy
+from divopd.policies.parity import gap
 from divopd.varlen import Segments, pack_attention, packed_attention
 from test_learner import BATCH, VOCAB, apart, base_model, gradient, learner, rollout, same, tiny_qwen3
 
@@ -165,6 +167,19 @@ def test_recomputed_activations_change_nothing_and_wake_no_dropout(base_model: A
     same(found[1], wanted[1], rtol=1e-6)
     assert found[0] == pytest.approx(wanted[0])
     assert calls["layer"] == 2 * calls["body"] > 0  # forward, and again in the backward pass
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"packed": True, "logit_chunk": 3, "activation_checkpointing": True}], ids=["plain", "everything"]
+)
+def test_it_scores_what_a_policy_scores(base_model: Any, change: dict[str, Any]) -> None:
+    """The sampler is held against this after a sync: several spans a context, one of them empty."""
+    contexts = [turn.context for turn in BATCH[:3]]
+    spans = [[(1, 2), (4, 9)], [(3, 3), (5, 12)], [(2, len(contexts[2]))]]
+    found = learner(base_model, **change).score(contexts, spans)
+    wanted = HFPolicy(copy.deepcopy(base_model), 0).score(contexts, spans)
+    assert [[len(span) for span in row] for row in found] == [[end - start for start, end in row] for row in spans]
+    assert gap(found, wanted).maximum < 1e-5
 
 
 def test_the_logits_of_a_batch_are_never_in_memory() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,64 +24,13 @@ from divopd.envs.registry import make_envs
 from divopd.pipeline.ray.environments import remote_envs
 from divopd.pipeline.ray.steps import RayCourse
 from divopd.pipeline.virtual import VirtualPipeline, Workers
-from divopd.runlog import mark_evaluated, read_json, read_table, validate
+from divopd.runlog import mark_evaluated, read_json, read_table
 from divopd.selection import load_rule
 from divopd.timing import Stopwatch
 from divopd.train import train
+from ray_runs import PLACEMENT, SMALL, check_log, end, fleets, quiet, tables
 
 pytestmark = pytest.mark.slow
-SMALL = {"cpus": 0.1}
-PLACEMENT = {"explorers": SMALL, "scorers": SMALL, "learners": SMALL, "evaluators": SMALL}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture
-def ray_cell(tiny_cell: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
-    """The tiny cell on the cluster; `placement` and `pipeline` are added to."""
-
-    def make(rule: str = "divopd", placement: Any = None, pipeline: Any = None, **changes: Any) -> RunConfig:
-        base = {"tasks_per_step": 4, "load": 2.0, "save_every": 2, "kind": "ray"}
-        return tiny_cell(rule, placement=PLACEMENT | (placement or {}), pipeline=base | (pipeline or {}), **changes)
-
-    return make
-
-
-def quiet(*_: Any) -> None:
-    pass
-
-
-def tables(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """turns, updates, evals of a finished run."""
-    validate(folder)
-    turns, updates, evals = (read_table(folder, name).to_pandas() for name in ("turns", "updates", "evals"))
-    return turns, updates, evals
-
-
-def check_log(cell: RunConfig, folder: Path) -> None:
-    """What holds of every run, however many workers died: each turn once, with one fate; full, fresh batches."""
-    turns, updates, _ = tables(folder)
-    assert updates["update"].tolist() == list(range(cell.train.updates))
-    assert not turns.duplicated(["explorer_batch", "task_index", "run", "turn"]).any()
-    assert sorted(turns["arrival"]) == list(range(int(updates["arrived_turns"].iloc[-1])))
-    assert ((turns["selected_at"] >= 0) != turns["dropped"].notna()).all()
-    chosen = turns[turns["selected_at"] >= 0]
-    assert chosen.groupby("selected_at").size().tolist() == [cell.train.batch_rows] * cell.train.updates
-    age = chosen["selected_at"] - chosen["version"]
-    assert age.min() >= 0 and age.max() <= cell.train.max_staleness
-    # whole rollouts arrive, with no hole
-    for _, turn in turns.groupby(["explorer_batch", "task_index", "run"]):
-        assert sorted(turn["turn"]) == list(range(turn["rollout_turns"].iloc[0]))
-    assert (updates["time_end"] > updates["time_start"]).all()
-    assert (updates["time_start"].to_numpy()[1:] >= updates["time_end"].to_numpy()[:-1]).all()
 
 
 class Arrivals:
@@ -176,27 +125,6 @@ def test_the_virtual_clock_drives_ray_workers_to_the_same_log(
         one, other = load_file(path), load_file(tmp_path / "ray" / "checkpoints" / path.name)
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert read_table(tmp_path / "one", "updates").column("takeovers")[-1].as_py() > 0
-
-
-def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Where the fleets of runs that start from now on can be found."""
-    from divopd.pipeline.ray import trainer
-
-    found: list[Any] = []
-    real = trainer.Fleet
-
-    def kept(config: RunConfig) -> Any:
-        found.append(real(config))
-        return found[-1]
-
-    monkeypatch.setattr(trainer, "Fleet", kept)
-    return found
-
-
-def end(seat: Any) -> None:
-    """Without a word to anyone, as the kernel does when memory runs out."""
-    assert seat.pid > 0  # 0 would be this process and all of its group
-    os.kill(seat.pid, signal.SIGKILL)
 
 
 def test_killed_workers_cost_nothing_but_time(

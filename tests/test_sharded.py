@@ -42,6 +42,8 @@ def alike(found: dict[str, Any], wanted: dict[str, Any], rtol: float = 2e-4, ato
     for a, b in zip(found["stats"], wanted["stats"], strict=True):
         for key in set(b) - {"computed_tokens"}:
             assert a[key] == pytest.approx(b[key], rel=rtol, abs=atol, nan_ok=True), key
+    for a, b in zip(found["scores"], wanted["scores"], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
     for a, b in zip(found["grads"], wanted["grads"], strict=True):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
     assert found["weights"].keys() == wanted["weights"].keys()

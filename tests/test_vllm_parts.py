@@ -226,3 +226,37 @@ def test_a_run_with_a_probe_logs_it_and_nothing_else_changes(tiny_cell, tmp_path
     for name in ("turns", "updates"):
         one, other = ((tmp_path / run / f"{name}.parquet").read_bytes() for run in ("plain", "probe"))
         assert one == other
+
+
+CHAIN = """
+import os, subprocess, sys, time
+from divopd.policies.vllm_worker import OWNER, end_with
+place = sys.argv[1]
+if place == "worker":
+    end_with(int(os.environ[OWNER]))
+    print(os.getppid(), os.getpid(), flush=True)
+else:
+    told = {OWNER: str(os.getpid())} if place == "owner" else {}
+    following = {"reaper": "owner", "owner": "core", "core": "worker"}[place]
+    subprocess.Popen([sys.executable, "-c", sys.argv[2], following, sys.argv[2]], env=os.environ | told)
+    print(os.getpid(), flush=True) if place == "owner" else None
+time.sleep(60)
+"""
+
+
+def test_engines_end_with_the_process_that_holds_them():
+    """Killed without a word to anyone: its worker and what stands between go, its own parent and siblings stay."""
+    import psutil
+
+    above = subprocess.Popen([sys.executable, "-c", CHAIN, "reaper", CHAIN], stdout=subprocess.PIPE, text=True)
+    try:
+        said = [int(word) for _ in range(2) for word in above.stdout.readline().split()]
+        owner = next(psutil.Process(pid) for pid in said if psutil.Process(pid).ppid() == above.pid)
+        engine = [psutil.Process(pid) for pid in said if pid != owner.pid]
+        assert len(engine) == 2 and engine[1].ppid() == engine[0].pid and engine[0].ppid() == owner.pid
+        owner.kill()
+        assert psutil.wait_procs(engine, timeout=10)[1] == []
+        assert above.poll() is None
+    finally:
+        above.kill()
+        above.wait()

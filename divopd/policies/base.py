@@ -16,6 +16,10 @@ class PolicyError(RuntimeError):
     """A checkpoint is missing, unreadable or does not fit; the message names it and the mend."""
 
 
+class EngineLostError(PolicyError):
+    """The process behind a policy has died. The policy is of no use any more; a new one may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sampled response. `logprobs` are natural logs at temperature 1, whatever temperature drew the tokens."""

@@ -20,6 +20,8 @@ from .hf import HFPolicy
 
 GAP_ALARM = {"float32": 1e-3, "bfloat16": 0.05}
 """Mean gap, in nats, above which vLLM and the learner do not agree (ours): rounding is 1e-6 and about 0.01."""
+Probes = tuple[list[np.ndarray], list[list[tuple[int, int]]]]
+"""Contexts, and the spans to score in each."""
 PROBES = 2
 """Rollouts whose tokens are scored again at each sync."""
 
@@ -70,7 +72,7 @@ class Parity:
         default = GAP_ALARM[student.dtype] if student.backend == "vllm" else None
         self.limit = student.gap_alarm or default  # None: no probe
         self.drift_limit = config.train.drift_alarm
-        self.probes: tuple[list[np.ndarray], list[list[tuple[int, int]]]] = ([], [])
+        self.probes: Probes = ([], [])
         self.alarms = 0
 
     def note(self, rollouts: Sequence[Rollout]) -> None:
@@ -85,8 +87,13 @@ class Parity:
             return []
         contexts, spans = self.probes
         found = gap(sampler.score(contexts, spans), HFPolicy(model, eos).score(contexts, spans))
-        self._alarm("the sampler's log-probs differ from the learner's", found.mean, self.limit, version)
-        return [{"version": version, "tokens": found.tokens, "mean_gap": found.mean, "max_gap": found.maximum}]
+        return [self.row(found, version)]
+
+    def row(self, found: Gap, version: int) -> dict[str, Any]:
+        """A row of parity.parquet, and its alarm. Both sides held the weights of `version`."""
+        if self.limit is not None:
+            self._alarm("the sampler's log-probs differ from the learner's", found.mean, self.limit, version)
+        return {"version": version, "tokens": found.tokens, "mean_gap": found.mean, "max_gap": found.maximum}
 
     def drift(self, drift: float, version: int) -> None:
         """An update from `version` has recomputed its batch's log-probs; NaN where it had no token."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..config import PolicyConfig
-from .base import PolicyError
+from .base import EngineLostError, PolicyError
+from .vllm_worker import OWNER
 
 T = TypeVar("T")
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
@@ -95,6 +96,7 @@ class Engine:
 
     def __init__(self, config: PolicyConfig, tokens: int) -> None:
         args = engine_args(config, tokens)
+        os.environ[OWNER] = str(os.getpid())
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self.keep = config.engine.sync == "keep"
@@ -124,8 +126,9 @@ class Engine:
             return future.result()
         except BaseException as error:
             future.cancel()
-            if type(error).__name__ in ("EngineDeadError", "EngineGenerateError"):
-                raise PolicyError(f"the vLLM engine failed ({error}); its own lines above say why") from error
+            if (kind := type(error).__name__) in ("EngineDeadError", "EngineGenerateError"):
+                lost = EngineLostError if kind == "EngineDeadError" else PolicyError
+                raise lost(f"the vLLM engine failed ({error}); its own lines above say why") from error
             raise
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:

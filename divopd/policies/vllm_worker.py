@@ -1,9 +1,18 @@
-"""What runs inside vLLM's worker processes: taking new weights in place. Named to vLLM as `worker_extension_cls`."""
+"""What runs inside vLLM's worker processes: taking new weights in place, and ending with whoever started them.
+
+Named to vLLM as `worker_extension_cls`.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+OWNER = "DIVOPD_ENGINE_OWNER"
+"""Environment variable: the process that holds the engine. All that it starts for the engine inherit it."""
 
 
 class Receiver:
@@ -11,6 +20,12 @@ class Receiver:
 
     model_runner: Any
     device: Any
+
+    def __new__(cls, *_: Any, **__: Any) -> Receiver:
+        """The one thing of a mixin that a worker's construction passes through."""
+        if int(os.environ.get(OWNER, os.getpid())) != os.getpid():
+            end_with(int(os.environ[OWNER]))
+        return super().__new__(cls)
 
     def take_file(self, path: str, copies: Mapping[str, str]) -> None:
         """Load a safetensors file of checkpoint names. `copies`: tied name -> the name whose tensor it shares.
@@ -38,3 +53,42 @@ def _tensors(path: str, copies: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
             yield name, handle.get_tensor(name)
         for tied, name in copies.items():
             yield tied, handle.get_tensor(name)
+
+
+def end_with(owner: int) -> None:
+    """End this process, and those between it and `owner`, as soon as that one is gone, however it went.
+
+    vLLM's processes end when they are told to. An owner that is killed tells nobody, and its engine would keep its
+    memory, a GPU's above all, for ever.
+    """
+    import psutil
+
+    me = psutil.Process()
+    # not by being `owner`'s descendants: it may be gone already, and they another one's children
+    between = [process for process in me.parents() if process.pid != owner and _told(process) == str(owner)]
+
+    def wait() -> None:
+        try:
+            gone = select.poll()
+            gone.register(os.pidfd_open(owner), select.POLLIN)
+            gone.poll()
+        except ProcessLookupError:
+            pass
+        for process in [*reversed(between), me]:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+    threading.Thread(target=wait, name="owner", daemon=True).start()
+
+
+def _told(process: Any) -> str | None:
+    """The owner that a process was started with."""
+    import psutil
+
+    try:
+        told: str | None = process.environ().get(OWNER)
+    except psutil.Error:  # another user's, or gone
+        return None
+    return told

@@ -22,6 +22,8 @@ from divopd.types import Rollout, RolloutId
 
 if TYPE_CHECKING:
     from divopd.pipeline.ray.trainer import RayTrainer
+    from divopd.pipeline.ray.workers import Probe
+    from divopd.policies.parity import Gap, Probes
 
 SCORED_AT_ONCE = 16  # rollouts a scorer is given together
 
@@ -32,6 +34,7 @@ class Coordinator(Loop):
     def __init__(self, host: RayTrainer) -> None:
         super().__init__(host)
         self.weights: list[Any] = []  # a reference to those published last
+        self.probe: Probe | None = None  # what the learner has scored under them
         self.setups = 0  # of the learner's ranks that have ended
         self.reached = 0  # the version at which a learner died: from there on it is known to live
         self.scoring: deque[Rollout] = deque()
@@ -88,15 +91,18 @@ class Coordinator(Loop):
             self.in_flight.update(names)
             teacher = teachers[(seat.index + i) % len(teachers)] if teachers else None
             helper = (teacher.index, teacher.life, teacher.actor) if teacher else None
-            reference = seat.actor.play.remote(mine, (i, count), stamp, self.weights, direction, helper)
-            self._call(seat, reference, self._played, partial(self._requeue, names))
+            reference = seat.actor.play.remote(mine, (i, count), stamp, self.weights, direction, helper, self.probe)
+            self._call(seat, reference, partial(self._played, stamp[1]), partial(self._requeue, names))
 
     def _requeue(self, names: Sequence[RolloutId]) -> None:
         self.in_flight.difference_update(names)
         self.course.redo(names)
 
-    def _played(self, result: tuple[list[Rollout], dict[str, float]]) -> None:
-        rollouts, seconds = result
+    def _played(self, version: int, result: tuple[list[Rollout], dict[str, float], Gap | None]) -> None:
+        rollouts, seconds, gap = result
+        if gap is not None and not self.course.finished:
+            self.host.log.add("parity", [self.host.parity.row(gap, version)])
+        self.host.parity.note(rollouts)
         self.course.totals["teacher_generation_seconds"] += seconds.get("teacher_generation", 0.0)
         self._charge(seconds)
         self.scoring.extend(rollouts)
@@ -131,7 +137,7 @@ class Coordinator(Loop):
     # learner ---------------------------------------------------------------------------------------------------------
 
     def _start_learner(self) -> None:
-        self.weights, self.setups = [], 0
+        self.weights, self.probe, self.setups = [], None, 0
         for seat, reference in self.fleet.start_learner(self.host.learner_folder):
             self._call(seat, reference, partial(self._learner_ready, seat))
 
@@ -154,21 +160,22 @@ class Coordinator(Loop):
         turns, weights, row = chosen
         version = row["update"]
         batch = self.ray.put(turns)  # one object: turns keep the contexts that they share
+        probes = self.host.parity.probes if self.host.parity.probes[0] else None
         outcome: list[Any] = []
 
         def done(result: Any) -> None:
             outcome.append(result)
             if len(outcome) == len(ranks):
-                self._learned(row, max(outcome, key=lambda each: each[1]), published)
+                self._learned(row, max(outcome, key=lambda each: each[1]), published, probes)
 
         for seat in ranks:
-            stats, packed = seat.actor.update.options(num_returns=2).remote(batch, version, weights)
+            stats, packed = seat.actor.update.options(num_returns=2).remote(batch, version, weights, probes)
             if seat.index == 0:
                 published = packed
             self._call(seat, stats, done)
 
-    def _learned(self, row: dict[str, Any], slowest: tuple[dict[str, float], float], weights: Any) -> None:
-        stats, seconds = slowest
+    def _learned(self, row: dict[str, Any], slowest: tuple[Any, ...], weights: Any, probes: Probes | None) -> None:
+        stats, seconds, scored = slowest
         course, now = self.course, self.course.now
         if course.version >= self.reached:
             for seat in self.fleet.of("learner"):
@@ -181,6 +188,7 @@ class Coordinator(Loop):
         self.host.watch.seconds["learner"] += seconds
         self.host.parity.drift(stats["drift"], course.version)
         self.weights = [weights]
+        self.probe = None if probes is None else (probes, scored)
         course._published(row)
         self.host.log.add("updates", [row])
         course._evaluate_updates(self._save)

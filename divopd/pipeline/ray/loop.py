@@ -6,17 +6,22 @@ undone, to be handed out again, and a new worker takes its seat.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from divopd.pipeline.ray.fleet import Seat
+from divopd.pipeline.ray.proxies import TeacherLostError
 from divopd.pipeline.ray.steps import RayCourse
-from divopd.pipeline.ray.workers import TeacherLostError
+from divopd.policies.base import EngineLostError
 
 if TYPE_CHECKING:
     from divopd.pipeline.ray.trainer import RayTrainer
+
+log = logging.getLogger("divopd")
+SETUP_LIMIT = 3600.0  # seconds that a worker may take to load, where calls must be shorter
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +32,7 @@ class Job:
     epoch: int | None  # None: a setup, which outlives epochs
     done: Callable[[Any], None]
     undo: Callable[[], None]
+    begin: float = field(default_factory=time.monotonic)
 
 
 class Loop:
@@ -77,6 +83,19 @@ class Loop:
             for reference in ended:
                 if job := self.jobs.pop(reference, None):
                     self._end(job, reference)
+            self._end_hung()
+
+    def _end_hung(self) -> None:
+        """A worker whose call takes longer than any should is as good as dead: it is killed, and replaced."""
+        limit = self.config.placement.call_limit
+        if limit is None:
+            return
+        for job in list(self.jobs.values()):
+            allowed = limit if job.epoch is not None else max(limit, SETUP_LIMIT)
+            if time.monotonic() - job.begin < allowed:
+                continue
+            if job in self.jobs.values():  # not lost with another one meanwhile
+                self._dead(job.seat, TimeoutError(f"a call took longer than placement.call_limit, {allowed:g} s"), [])
 
     def _end(self, job: Job, reference: Any) -> None:
         """One call has ended, well or not."""
@@ -111,6 +130,8 @@ class Loop:
             scorer = self.fleet.of("scorer")[cause.scorer]
             if scorer.life == cause.life:
                 self._dead(scorer, cause, [])
+        elif isinstance(cause, EngineLostError):  # the worker lives, and is of no use without its engine
+            self._dead(job.seat, cause, [job])
         elif isinstance(cause, self.ray.exceptions.RayError) and job.seat.kind == "explorer":
             self._dead(self.fleet.of("learner")[0], cause, [])  # the weights are gone with the node that held them
         elif job.seat.kind == "learner" and _of_peers(cause):
@@ -121,6 +142,7 @@ class Loop:
     def _dead(self, seat: Seat, error: BaseException, gone: list[Job]) -> None:
         """A worker died: all that it was doing is handed out again, and another takes its seat."""
         self.fleet.died(seat, error)
+        log.warning("%s %d is replaced: %s", seat.kind, seat.index, " ".join(str(error).split())[:200])
         self.course.replaced[seat.kind] += 1
         if seat.kind == "learner":
             self._rewind()

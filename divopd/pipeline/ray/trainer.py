@@ -88,11 +88,12 @@ class RayTrainer(Trainer):
     def _set_up(self) -> None:
         import ray
 
-        for kind in ("explorer", "scorer"):
-            for seat in self.fleet.of(kind):
-                self.fleet.fill(seat)
-                ray.get(self.fleet.start(seat))
+        others = [seat for kind in ("explorer", "scorer") for seat in self.fleet.of(kind)]
+        for seat in others:
+            self.fleet.fill(seat)
+        ready = [self.fleet.start(seat) for seat in others]
         found = ray.get([reference for _, reference in self.fleet.start_learner(self.learner_folder)])
+        ray.get(ready)
         self._new = ray.put(found[0][1])
         self._publish()
 
@@ -102,7 +103,7 @@ class RayTrainer(Trainer):
         explorer, scorer = self.fleet.of("explorer")[0].actor, self.fleet.of("scorer")[0].actor
         teacher = (0, 0, scorer) if isinstance(direction.policy, TeacherTurns) else None
         stamp = (0, version)
-        rollouts, spent = ray.get(explorer.play.remote(tasks, (0, 1), stamp, [self._published], direction, teacher))
+        rollouts, spent, _ = ray.get(explorer.play.remote(tasks, (0, 1), stamp, [self._published], direction, teacher))
         rollouts, scored, also = ray.get(scorer.score.remote(rollouts))
         for stage, seconds in [*spent.items(), *also.items()]:
             self.watch.seconds[stage] += seconds
@@ -117,10 +118,10 @@ class RayTrainer(Trainer):
                  for seat in self.fleet.of("learner")]  # fmt: skip
         self._new = calls[0][1]
         try:
-            outcome = ray.get([stats for stats, _ in calls])
+            outcome = ray.get([stats for stats, _ in calls])  # a tuple each: see Rank.update
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, DivergedError) else error) from None
-        self.watch.seconds["learner"] += max(seconds for _, seconds in outcome)
+        self.watch.seconds["learner"] += max(seconds for _, seconds, _ in outcome)
         self.parity.drift(outcome[0][0]["drift"], version)
         return {key: outcome[0][0][key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
 

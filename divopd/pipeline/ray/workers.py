@@ -22,10 +22,12 @@ from divopd.learner import Learner, Reference
 from divopd.losses import SAMPLED
 from divopd.pipeline.course import Task
 from divopd.pipeline.ray.environments import remote_envs
+from divopd.pipeline.ray.proxies import OneAtATime, RemoteTeacher
 from divopd.pipeline.ray.weights import Packed, pack, unpack
-from divopd.policies.base import Policy, Sample, Session
+from divopd.policies.base import Sample, Session
 from divopd.policies.hf import load_model, load_tokenizer, tied_weights
 from divopd.policies.make import make_policy
+from divopd.policies.parity import Gap, Probes, gap
 from divopd.prompts import Renderer, make_style
 from divopd.rollout import PlaySettings, play, score
 from divopd.rollouts import Direction
@@ -34,14 +36,8 @@ from divopd.types import Rollout, RolloutId, Turn
 
 Seconds = dict[str, float]
 """Real seconds by stage of timings.json."""
-
-
-class TeacherLostError(RuntimeError):
-    """The scorer that acted for the teacher died: the episodes are played again."""
-
-    def __init__(self, scorer: int, life: int) -> None:
-        super().__init__(scorer, life)
-        self.scorer, self.life = scorer, life
+Probe = tuple[Probes, list[list[np.ndarray]]]
+"""What the learner has scored, and the log-probs that came of it."""
 
 
 def check_in(config: RunConfig, folder: str) -> int:
@@ -77,14 +73,15 @@ class Explorer:
 
     def play(
         self, tasks: Sequence[Task], lane: tuple[int, int], stamp: tuple[int, int], weights: Sequence[Any],
-        direction: Direction, teacher: tuple[int, int, Any] | None = None,
-    ) -> tuple[list[Rollout], Seconds]:  # fmt: skip
+        direction: Direction, teacher: tuple[int, int, Any] | None = None, probe: Probe | None = None,
+    ) -> tuple[list[Rollout], Seconds, Gap | None]:  # fmt: skip
         """Play these tasks, no more than lane i of n has environments, with the weights of `stamp`, (epoch, version).
 
         `weights` holds a reference to them; `teacher`: number, life and handle of the scorer that acts for the
-        teacher, where the direction may ask for it. Nothing may be under way here under another stamp.
+        teacher, where the direction may ask for it. Nothing may be under way here under another stamp. Weights that
+        have just come are tried with `probe`, made under them: the gap to the learner's log-probs.
         """
-        self._load(stamp, weights)
+        found = self._load(stamp, weights, probe)
         watch, (i, n) = Stopwatch(), lane
         policy: Any = self.policy if self.policy.concurrent or n == 1 else OneAtATime(self.policy, self.lock)
         envs = self.envs[i::n][: len(tasks)]
@@ -94,72 +91,24 @@ class Explorer:
         finally:
             if helper is not None:
                 helper.close()
-        return rollouts, dict(watch.seconds)
+        return rollouts, dict(watch.seconds), found
 
     def leave(self) -> None:
         """End what runs behind the policy."""
         self.policy.close()
 
-    def _load(self, stamp: tuple[int, int], weights: Sequence[Any]) -> None:
+    def _load(self, stamp: tuple[int, int], weights: Sequence[Any], probe: Probe | None) -> Gap | None:
         import ray
 
         with self.lock:
-            if stamp != self.stamp:
-                self.policy.load_weights(unpack(ray.get(weights[0])), stamp[1])
-                self.stamp = stamp
-
-
-class OneAtATime:
-    """A policy that serves one thread at a time, shared by several."""
-
-    concurrent = True
-
-    def __init__(self, policy: Policy, lock: threading.Lock) -> None:
-        self.policy, self.lock = policy, lock
-
-    def session(self, episodes: int) -> Session:
-        inner, lock = self.policy.session(episodes), self.lock
-
-        class Locked:
-            def act(self, *args: Any) -> list[Sample]:
-                with lock:
-                    return inner.act(*args)
-
-        return Locked()
-
-
-class RemoteTeacher:
-    """The teacher's seat at the table, held by a scorer. Its draws are made there, and go on here."""
-
-    def __init__(self, scorer: int, life: int, actor: Any, key: RolloutId) -> None:
-        self.scorer, self.life, self.actor, self.key = scorer, life, actor, key
-
-    def session(self, episodes: int) -> RemoteTeacher:
-        self._ask("open", self.key, episodes)
-        return self
-
-    def act(
-        self, rows: Sequence[int], new_tokens: Sequence[np.ndarray], temperature: float, max_tokens: int,
-        draws: Sequence[np.random.Generator], idle: Sequence[int] = (),
-    ) -> list[Sample]:  # fmt: skip
-        samples, after = self._ask("act", self.key, rows, new_tokens, temperature, max_tokens, draws, idle)
-        for draw, drawn in zip(draws, after, strict=True):
-            draw.bit_generator.state = drawn.bit_generator.state
-        return samples
-
-    def close(self) -> None:
-        """The episodes are over; nobody waits."""
-        self.actor.close.remote(self.key)
-
-    def _ask(self, method: str, *args: Any) -> Any:
-        import ray
-
-        try:
-            return ray.get(getattr(self.actor, method).remote(*args))
-        except ray.exceptions.RayTaskError:
-            raise
-        except ray.exceptions.RayError as error:
-            raise TeacherLostError(self.scorer, self.life) from error
+            if stamp == self.stamp:
+                return None
+            self.policy.load_weights(unpack(ray.get(weights[0])), stamp[1])
+            self.stamp = stamp
+            if probe is None:
+                return None
+            (contexts, spans), learner = probe
+            return gap(self.policy.score(contexts, spans), learner)
 
 
 class Scorer:
@@ -231,12 +180,15 @@ class Rank:
             self._load(Path(saved))
         return pid, self._weights()
 
-    def update(self, turns: Sequence[Turn], version: int, weights: np.ndarray | None) -> tuple[Any, Packed | None]:
-        """Statistics and real seconds of one step; the weights after it (of rank 0)."""
+    def update(
+        self, turns: Sequence[Turn], version: int, weights: np.ndarray | None, probes: Probes | None = None
+    ) -> tuple[Any, Packed | None]:
+        """Statistics and real seconds of one step, log-probs of the probes after it; the weights then (of rank 0)."""
         begin = time.perf_counter()
         stats = self.learner.update(turns, version, weights)
         seconds = time.perf_counter() - begin
-        return (stats, seconds), self._weights()
+        scored = None if probes is None else self.learner.score(*probes)
+        return (stats, seconds, scored), self._weights()
 
     def save(self, saved: str) -> None:
         """Weights, optimizer and version into a folder, whole or not at all."""

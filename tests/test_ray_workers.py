@@ -1,0 +1,72 @@
+"""Several learner ranks, and workers that hang, on a real local Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from divopd.config import RunConfig
+from divopd.runlog import read_json
+from divopd.train import train
+from ray_runs import SMALL, check_log, end, fleets, quiet, tables
+
+pytestmark = pytest.mark.slow
+RANKS = {"learners": SMALL | {"count": 2}, "evaluators": {"count": 0}}
+
+
+def test_two_ranks_log_what_one_does(
+    cluster: None, ray_cell: Callable[..., RunConfig], tiny_cell: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """Driven by the virtual clock: the same turns are selected, and loss and gradient are equal to rounding."""
+    train(ray_cell(placement=RANKS | {"clock": "virtual"}), tmp_path / "two", quiet)
+    train(tiny_cell(), tmp_path / "one", quiet)
+    (turns, updates, _), (wanted_turns, wanted, _) = tables(tmp_path / "two"), tables(tmp_path / "one")
+    names = ["explorer_batch", "task_index", "run", "turn", "version", "arrival", "selected_at"]
+    assert turns[names].equals(wanted_turns[names])
+    for name in ("loss", "objective", "drift", "grad_norm"):
+        np.testing.assert_allclose(updates[name], wanted[name], rtol=2e-4, atol=2e-6, err_msg=name)
+    assert read_json(tmp_path / "two", "status.json") == read_json(tmp_path / "one", "status.json")
+
+
+def test_a_killed_rank_takes_all_ranks_back_to_the_last_resume_point(
+    cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, seen = fleets(monkeypatch), []
+
+    def kill(done: int, total: int, words: str) -> None:
+        seen.append(done)
+        if seen == [1, 2, 3]:
+            end(found[0].of("learner")[1])
+
+    cell = ray_cell(placement=RANKS)
+    assert train(cell, tmp_path / "run", kill) == "done"
+    check_log(cell, tmp_path / "run")
+    assert seen == [1, 2, 3, 3, 4, 5, 6]  # a resume point every two updates
+    assert read_json(tmp_path / "run", "status.json")["replaced"]["learner"] == 1
+
+
+def test_a_worker_that_hangs_is_replaced(
+    cluster: None,
+    ray_cell: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stopped process answers nothing and does not die: the run goes on all the same, and leaves nothing behind."""
+    found, stopped = fleets(monkeypatch), []
+
+    def stop(done: int, total: int, words: str) -> None:
+        if done == 2:
+            stopped.append(psutil.Process(found[0].of("explorer")[0].pid))
+            stopped[0].suspend()
+
+    cell = ray_cell(placement={"evaluators": {"count": 0}, "call_limit": 10.0})
+    assert train(cell, tmp_path / "run", stop) == "done"
+    check_log(cell, tmp_path / "run")
+    assert read_json(tmp_path / "run", "status.json")["replaced"]["explorer"] >= 1
+    assert "explorer 0 is replaced: a call took longer than placement.call_limit, 10 s" in caplog.text
+    assert psutil.wait_procs(stopped, timeout=10)[1] == []
