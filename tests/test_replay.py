@@ -1,9 +1,8 @@
-"""Replay gives a run's own batches again, keeps the virtual clock's order of events, and says what it cannot read."""
+"""Replay gives a run's own batches again, and says what it cannot read."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,94 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 from divopd import runlog
-from divopd.analysis.collect import selection_use
 from divopd.cli_replay import replay as command
 from divopd.config import RunConfig
-from divopd.diagnostics import DEPTHS
-from divopd.pipeline.virtual import Task, VirtualPipeline, Workers
-from divopd.replay import Recorded, Replay, ReplayError, Source, batches_match
-from divopd.replay.compare import TOLERANCES, Variant, comparison, planned
-from divopd.replay.report import Report, RuleChoice, comparison_summary, replay_run, replay_stream
-from divopd.runlog import RunLog, RunLogError, turn_row
+from divopd.pipeline.virtual import Task
+from divopd.replay import Recorded, Replay, batches_match
+from divopd.replay.report import Report, RuleChoice, replay_run, replay_stream
+from divopd.runlog import RunLogError
 from divopd.seeds import seed
 from divopd.selection import RuleError, available_rules, load_rule
-from divopd.streams import StreamSpec, Synthetic, read_stream
-from divopd.timing import Stopwatch
+from divopd.streams import StreamSpec, Synthetic
 from divopd.types import Rollout, Turn
+from replay_runs import drive, logged_run, same, small
 from synthetic import cell
-
-STREAMS = Path(__file__).parent.parent / "experiments" / "streams"
-STATS = dict.fromkeys(("loss", "objective", "drift", "grad_norm", "computed_tokens"), 0)
-Explore = Callable[..., tuple[list[Rollout], int]]
-
-
-def random_rollouts(tasks: Sequence[Task], version: int, *_: Any) -> tuple[list[Rollout], int]:
-    """Episodes of 1 to 9 turns; one turn in eight is dead, each for one of the gate's reasons."""
-    out = []
-    for name, task, draws in tasks:
-        n, won = int(draws.integers(1, 10)), bool(draws.random() < 0.4)
-        context = np.zeros(12 * n, dtype=np.int64)
-        rollout = Rollout(name, task, success=won)
-        for i in range(n):
-            length = int(draws.integers(1, 6))
-            student, teacher = -draws.random((2, length)).astype(np.float32)
-            start = 12 * i + 4
-            turn = Turn(name, i, version, context, start, start + length, student, teacher, np.ones(length, dtype=bool))
-            turn.rollout_turns, turn.rollout_success, turn.reward = n, won, float(won and i == n - 1)
-            if draws.random() < 1 / 8:
-                kill(turn, int(draws.integers(4)))
-            rollout.turns.append(turn)
-        out.append(rollout)
-    return out, 10
-
-
-def kill(turn: Turn, how: int) -> None:
-    assert turn.student_logprobs is not None
-    if how == 0:
-        turn.prompt_truncated, turn.end = True, turn.start
-    elif how == 1:
-        turn.teacher_mask = np.zeros(turn.response_tokens, dtype=bool)
-    elif how == 2:
-        turn.student_logprobs[0] = np.nan
-    else:
-        turn.end = turn.start
-
-
-def logged_run(root: Path, rule: str, explore: Explore = random_rollouts, **pipeline: Any) -> tuple[Path, list[Any]]:
-    """A finished run's folder, made by the real clock and log without any model; and what its learner was given."""
-    clock = {"tasks_per_step": 5, "turn_seconds": 1.0, "update_seconds": 3.0, "load": 2.5} | pipeline
-    train = {"updates": 14, "batch_rows": 12, "max_staleness": 2, "learning_rate": 1e-3}
-    config = RunConfig.model_validate(cell(method=rule).model_dump() | {"train": train, "pipeline": clock})
-    return config.run_dir(root), drive(config, explore, config.run_dir(root))
-
-
-def drive(config: RunConfig, explore: Explore, run_dir: Path | None = None) -> list[Any]:
-    batches: list[Any] = []
-
-    def learn(turns: Sequence[Turn], version: int, *_: Any) -> dict[str, float]:
-        batches.append([turn.arrival for turn in turns])
-        return dict(STATS)
-
-    rule = load_rule(config.method.rule, config.method.params)
-    pipeline, rows = VirtualPipeline(config, rule, ["a", "b", "c"]), list[dict[str, Any]]()
-    workers = Workers(explore, learn, lambda: None, lambda *_: None)
-    while not pipeline.finished:
-        pipeline.run(workers, rows.append, Stopwatch())
-    if run_dir is not None:
-        log = RunLog.open(run_dir, config)
-        log.add("updates", rows)
-        log.add("turns", [turn_row(turn, "a") for turn in pipeline.pool.take_closed()])
-        log.finish("done", updates=len(rows))
-    return batches
-
-
-def same(ours: pd.DataFrame, logged: pd.DataFrame) -> None:
-    shared = [name for name in ours.columns if name in logged.columns]
-    assert len(shared) > 15
-    for name in shared:
-        left, right = ours[name].tolist(), logged[name].tolist()
-        assert [None if pd.isna(x) else x for x in left] == [None if pd.isna(x) else x for x in right], name
-
 
 # --- a run's own rule ------------------------------------------------------------------------------------------------
 
@@ -214,168 +137,6 @@ def test_arrivals_that_end_early_are_said(tmp_path: Path) -> None:
     report.run(run_dir)
     assert any("arrivals ended after" in note for note in report.notes)
     assert any("its own rule gives 14 of its 14 batches" in note for note in report.notes)
-
-
-# --- the closed stream keeps the run's order of events ---------------------------------------------------------------
-
-
-def small(**changes: Any) -> StreamSpec:
-    spec = {
-        "name": "small", "updates": 12, "max_turns": 8, "success": {"start": 0.2, "end": 0.8, "updates": 10},
-        "success_turns": {"mean": 4, "shape": 3, "shortest": 2}, "dead_share": 0.1,
-        "tokens": {"first_prompt": 20, "observation": 9, "response": 5, "turn_sigma": 0.5, "max_prompt": 90},
-        "scores": {"per_token": 0.2, "sigma": 0.8}, "pipeline": {"tasks_per_step": 5, "load": 2.0},
-        "queue": {"batch_rows": 10},
-    }  # fmt: skip
-    return StreamSpec.model_validate(spec | changes)
-
-
-def played(spec: StreamSpec, run_seed: int) -> Explore:
-    """The stream's rollouts as real turns, for the real pipeline. Sums of log-probs sit in a turn's first token."""
-    source, step = Synthetic(spec, run_seed), iter(range(10_000))
-
-    def explore(tasks: Sequence[Task], version: int, *_: Any) -> tuple[list[Rollout], int]:
-        block, lengths = source.block(next(step), version)
-        rollouts, row = [], 0
-        for (name, task, _unused), n in zip(tasks, lengths, strict=True):
-            rollouts.append(Rollout(name, task))
-            context = np.zeros(spec.tokens.max_prompt + 1000, np.int64)  # one for all turns, as where the chat grows
-            for i in range(n):
-                rollouts[-1].turns.append(real_turn({k: v[row] for k, v in block.items()}, context, name, i, version))
-                row += 1
-        return rollouts, 0
-
-    return explore
-
-
-def real_turn(row: dict[str, Any], context: np.ndarray, name: Any, index: int, version: int) -> Turn:
-    start, n = int(row["prompt_tokens"]), int(row["response_tokens"])
-    student, teacher = np.zeros(n), np.zeros(n)
-    if row["valid"]:
-        student[0], teacher[0] = -row["student_nll"], -row["teacher_nll"]
-    mask = np.full(n, bool(row["valid"]))
-    turn = Turn(name, index, version, context, start, start + n, student, teacher, np.ones(n, bool), mask)
-    turn.prompt_truncated = row["reason"] == "prompt_truncated"
-    turn.rollout_turns, turn.rollout_success, turn.reward = (
-        int(row["rollout_turns"]),
-        bool(row["success"]),
-        row["reward"],
-    )
-    return turn
-
-
-@pytest.mark.parametrize("rule", ["vanilla", "divopd", "divopd_base", "top_b"])
-@pytest.mark.parametrize("explorers", [1, 3])
-def test_a_closed_stream_is_what_the_virtual_pipeline_does(rule: str, explorers: int) -> None:
-    spec = small(pipeline={"tasks_per_step": 5, "load": 2.0, "explorers": explorers})
-    values = {"train": {"updates": spec.updates, **spec.queue.model_dump()}, "pipeline": spec.pipeline.model_dump()}
-    config = RunConfig.model_validate(cell(method=rule, seed=3).model_dump() | values)
-    batches = drive(config, played(spec, 3))
-    assert replay_stream(spec, RuleChoice.parse(rule), 3).batches == batches
-
-
-def test_a_steps_rollouts_can_arrive_at_once() -> None:
-    def times(arrives: str) -> pd.Series[int]:
-        turns = replay_stream(small(arrives=arrives), RuleChoice.parse("vanilla"), 0).turns
-        return turns.groupby("explorer_batch")["arrival_time"].nunique()
-
-    assert (times("step") == 1).all() and (times("rollout") > 1).any()
-
-
-@pytest.mark.parametrize("rule", sorted(available_rules()))
-def test_every_rule_replays_a_stream(rule: str) -> None:
-    outcome = replay_stream(small(), RuleChoice.parse(rule), 1)
-    summary = outcome.summary()
-    assert summary["updates"] == 12 and 0 <= summary["never_selected_share"] <= 1
-    assert len({a for batch in outcome.batches for a in batch}) == 120 == (outcome.turns["selected_at"] >= 0).sum()
-    assert outcome.depths()["selected"].sum() == 120 and len(outcome.depths()) == 2 * len(DEPTHS)
-    assert outcome.batches == replay_stream(small(), RuleChoice.parse(rule), 1).batches
-    if load_rule(rule).gated:
-        assert summary["dead_rows"] == 0
-
-
-def test_online_and_final_use_of_rollouts_agree() -> None:
-    """The use after the last update by the log's definition, and after update q by cutting a longer replay there."""
-    specs = [small(updates=n, arrives="step", queue={"batch_rows": 6}) for n in (12, 7)]
-    longer, shorter = (replay_stream(spec, RuleChoice.parse("vanilla_256"), 2) for spec in specs)
-    assert shorter.batches == longer.batches[:7]
-    cut = longer.turns[longer.turns["arrival_time"] <= longer.updates["time_start"].iloc[6]].copy()
-    late = (cut["selected_at"] > 6) | (cut["dropped_at"] > 6)
-    cut.loc[late, "selected_at"] = -1
-    cut.loc[late, "dropped"] = None
-    want = selection_use(cut)
-    assert longer.use(7) == pytest.approx(want)
-    assert want["undecided_rollouts"] > 0
-
-
-def test_a_stream_of_dead_rows_is_given_up() -> None:
-    tokens = {"first_prompt": 50, "observation": 5, "response": 5, "max_prompt": 40}
-    with pytest.raises(ReplayError, match="50 explorer steps without an update"):
-        replay_stream(small(tokens=tokens), RuleChoice.parse("divopd"), 0)
-
-
-def test_a_stream_that_ends_before_its_first_batch() -> None:
-    class Empty(Synthetic):
-        explorers = 0
-
-        def __init__(self) -> None:
-            super().__init__(small())
-            self.explorers = 0
-
-    source: Source = Empty()
-    with pytest.raises(ReplayError, match="ended before a batch was full"):
-        Replay(source, load_rule("vanilla"), 5).run().summary()
-
-
-# --- beside the paper ------------------------------------------------------------------------------------------------
-
-
-def test_what_counts_as_a_hit_by_hand() -> None:
-    spec = small(paper_setting="webshop-qwen2.5-7b", cap=4)
-    ours = {"effective_rollouts": 8.3 * 1.16, "top_rollout_token_share": 0.237 + 0.039, "turns_per_rollout": 6.1,
-            "kl_per_token": 0.035, "never_selected_share_100": 0.587, "selected_gini_100": 0.7}  # fmt: skip
-    table = comparison(spec, {"vanilla": ours}, {}, lambda variant: {}).set_index("quantity")
-    assert table["verdict"].to_dict() == {
-        "effective_rollouts": "miss", "top_rollout_token_share": "hit", "turns_per_rollout": "hit",
-        "kl_per_token": "hit", "never_selected_share": "hit", "selected_gini": "miss",
-    }  # fmt: skip
-    assert table.loc["effective_rollouts", "difference"] == pytest.approx(0.16 * 8.3)
-    assert table.loc["effective_rollouts", "tolerance"] == pytest.approx(0.15 * 8.3)
-    assert set(table["kind"]) == {"calibrated"}
-    assert "| small | calibrated | batch_diagnostics | 3 of 4 |" in comparison_summary(table.reset_index())
-
-
-def test_the_papers_other_runs_are_planned() -> None:
-    spec = read_stream(STREAMS / "alfworld.yaml")
-    plan = planned(spec, available_rules())
-    labels = [(table, variant.rule, variant.label) for table, variant, _ in plan]
-    assert ("staleness", "vanilla", "max_staleness=4") in labels and ("teacher_tokens", "divopd", "cap=3") in labels
-    assert ("producer_load", "divopd_base", "tasks_per_step=6") in labels
-    changed = Variant("vanilla", {}, {"pipeline": {"tasks_per_step": 2}}).spec(spec)
-    assert changed.pipeline.tasks_per_step == 2 and changed.pipeline.turn_seconds == spec.pipeline.turn_seconds
-    assert planned(spec, ["top_b"]) == [] and planned(small(), ["vanilla"]) == []
-
-
-@pytest.mark.parametrize("name", ["alfworld", "scienceworld", "webshop"])
-def test_vanilla_is_calibrated(name: str) -> None:
-    """Every number of the paper that a stream was calibrated to by vanilla is within its stated tolerance."""
-    spec = read_stream(STREAMS / f"{name}.yaml")
-    outcome = replay_stream(spec, RuleChoice.parse("vanilla"), 0)
-    row = outcome.summary() | {f"{key}_100": value for key, value in outcome.use(100).items()}
-    missing = dict.fromkeys(TOLERANCES, float("nan"))
-    table = comparison(
-        spec, {"vanilla": row}, {"vanilla": outcome.depths()}, lambda v: missing if v.label else missing | row
-    )
-    fitted = table[table["kind"] == "calibrated"]
-    assert len(fitted) >= 6
-    assert fitted.loc[fitted["verdict"] == "miss", ["quantity", "paper", "replay"]].to_dict("records") == []
-
-
-def test_speed() -> None:
-    """250 updates of 18 rules in 30 s on one core are 1.67 s a rule; twice that here, as other work shares the core."""
-    spec, start = read_stream(STREAMS / "alfworld.yaml"), time.process_time()
-    replay_stream(spec, RuleChoice.parse("divopd"), 0).summary()
-    assert time.process_time() - start < 3.3
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
