@@ -45,8 +45,8 @@ bench: $(STAMP)                 ## time the parts, against stock ones
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 figures: $(STAMP)               ## tables and figures again, from results/ alone
-	@for suite in $$(ls results); do for stage in tables figures page; do \
-	  $(BIN)/divopd report results/$$suite --figures figures/$$suite --stage $$stage || exit 1; done; done
+	@ls results | xargs -P $(CORES) -I{} $(BIN)/divopd report results/{} --figures figures/{} \
+	  --stage tables --stage figures --stage page
 
 install: $(STAMP)
 

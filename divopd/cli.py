@@ -108,9 +108,9 @@ def evaluate(run_dir: Path, progress: Any) -> None:
 )  # fmt: skip
 @click.option("--figures", type=click.Path(path_type=Path), help="Where figures go.  [default: OUT/figures]")
 @click.option(
-    "--stage", type=click.Choice(["all", "collect", "tables", "figures", "page", "html"]), default="all",
-    show_default=True,
-    help="One stage only; all but collect read the CSVs in OUT.",
+    "--stage", "stages", type=click.Choice(["all", "collect", "tables", "figures", "page", "html"]), default=["all"],
+    show_default=True, multiple=True,
+    help="These stages only, in this order; all but collect read the CSVs in OUT.",
 )  # fmt: skip
 @click.option("--baseline", help="Method that speedups compare with.  [default: the suite's, else vanilla]")
 @click.option(
@@ -120,7 +120,7 @@ def evaluate(run_dir: Path, progress: Any) -> None:
 )
 @click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Collect this suite file's cells alone.")
 def report(
-    results_dir: Path, out: Path | None, figures: Path | None, stage: str, baseline: str | None,
+    results_dir: Path, out: Path | None, figures: Path | None, stages: tuple[str, ...], baseline: str | None,
     allow: tuple[str, ...], suite_file: Path | None,
 ) -> None:  # fmt: skip
     """Collect runs into CSVs, and draw tables and figures from them."""
@@ -129,8 +129,9 @@ def report(
     if not results_dir.is_dir():  # before anything makes the folder of a typing error
         raise click.ClickException(f"{results_dir}: no such folder, so no finished run")
     out = out or results_dir
-    for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow, suite_file):
-        click.echo(line)
+    for stage in stages:
+        for line in work(results_dir, out, figures or out / "figures", stage, baseline, allow, suite_file):
+            click.echo(line)
 
 
 @main.command()
