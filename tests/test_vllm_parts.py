@@ -229,34 +229,37 @@ def test_a_run_with_a_probe_logs_it_and_nothing_else_changes(tiny_cell, tmp_path
 
 
 CHAIN = """
-import os, subprocess, sys, time
-from divopd.policies.vllm_worker import OWNER, end_with
-place = sys.argv[1]
-if place == "worker":
-    end_with(int(os.environ[OWNER]))
-    print(os.getppid(), os.getpid(), flush=True)
-else:
-    told = {OWNER: str(os.getpid())} if place == "owner" else {}
-    following = {"reaper": "owner", "owner": "core", "core": "worker"}[place]
-    subprocess.Popen([sys.executable, "-c", sys.argv[2], following, sys.argv[2]], env=os.environ | told)
-    print(os.getpid(), flush=True) if place == "owner" else None
-time.sleep(60)
+import multiprocessing, os, time
+from divopd.policies.vllm_worker import end_with
+
+def core(owner):
+    context.Process(target=worker, args=(owner,)).start()
+    time.sleep(60)
+
+def worker(owner):
+    end_with(owner)
+    print(owner, os.getppid(), os.getpid(), flush=True)
+    time.sleep(60)
+
+context = multiprocessing.get_context("spawn")  # as vLLM's processes are
+if __name__ == "__main__":
+    context.Process(target=core, args=(os.getpid(),)).start()
+    time.sleep(60)
 """
 
 
-def test_engines_end_with_the_process_that_holds_them():
-    """Killed without a word to anyone: its worker and what stands between go, its own parent and siblings stay."""
+def test_engines_end_with_the_process_that_holds_them(tmp_path):
+    """Killed without a word to anyone: its engine's worker goes, and the core between them; a sibling stays."""
     import psutil
 
-    above = subprocess.Popen([sys.executable, "-c", CHAIN, "reaper", CHAIN], stdout=subprocess.PIPE, text=True)
-    try:
-        said = [int(word) for _ in range(2) for word in above.stdout.readline().split()]
-        owner = next(psutil.Process(pid) for pid in said if psutil.Process(pid).ppid() == above.pid)
-        engine = [psutil.Process(pid) for pid in said if pid != owner.pid]
-        assert len(engine) == 2 and engine[1].ppid() == engine[0].pid and engine[0].ppid() == owner.pid
-        owner.kill()
-        assert psutil.wait_procs(engine, timeout=10)[1] == []
-        assert above.poll() is None
-    finally:
-        above.kill()
-        above.wait()
+    (tmp_path / "chain.py").write_text(CHAIN)
+    command = [sys.executable, str(tmp_path / "chain.py")]
+    one, other = (subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    lines = [process.stdout.readline().split() for process in (one, other)]
+    mine, theirs = ([psutil.Process(int(pid)) for pid in line] for line in lines)
+    assert [process.ppid() for process in mine[1:]] == [process.pid for process in mine[:-1]]
+    one.kill()
+    assert psutil.wait_procs(mine, timeout=30)[1] == []
+    assert all(process.is_running() for process in theirs)
+    other.kill()
+    assert psutil.wait_procs(theirs, timeout=30)[1] == []

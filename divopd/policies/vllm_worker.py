@@ -5,10 +5,13 @@ Named to vLLM as `worker_extension_cls`.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import select
+import signal
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 OWNER = "DIVOPD_ENGINE_OWNER"
@@ -56,39 +59,20 @@ def _tensors(path: str, copies: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 
 def end_with(owner: int) -> None:
-    """End this process, and those between it and `owner`, as soon as that one is gone, however it went.
+    """End this process, and the one between it and `owner` where there is one, as soon as `owner` is gone.
 
     vLLM's processes end when they are told to. An owner that is killed tells nobody, and its engine would keep its
-    memory, a GPU's above all, for ever.
+    memory, a GPU's above all, for ever. A worker is the child of the engine's core, or, on one GPU, is the core.
     """
-    import psutil
-
-    me = psutil.Process()
-    # not by being `owner`'s descendants: it may be gone already, and they another one's children
-    between = [process for process in me.parents() if process.pid != owner and _told(process) == str(owner)]
+    parent = multiprocessing.parent_process()  # known even where it has been gone since before
 
     def wait() -> None:
-        try:
+        with suppress(ProcessLookupError):
             gone = select.poll()
             gone.register(os.pidfd_open(owner), select.POLLIN)
             gone.poll()
-        except ProcessLookupError:
-            pass
-        for process in [*reversed(between), me]:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
+        if parent is not None and parent.pid != owner and parent.pid == os.getppid():
+            os.kill(parent.pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="owner", daemon=True).start()
-
-
-def _told(process: Any) -> str | None:
-    """The owner that a process was started with."""
-    import psutil
-
-    try:
-        told: str | None = process.environ().get(OWNER)
-    except psutil.Error:  # another user's, or gone
-        return None
-    return told
