@@ -32,41 +32,29 @@ def test_two_ranks_log_what_one_does(
     assert read_json(tmp_path / "two", "status.json") == read_json(tmp_path / "one", "status.json")
 
 
-def test_a_killed_rank_takes_all_ranks_back_to_the_last_resume_point(
-    cluster: None, ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, seen = fleets(monkeypatch), []
-
-    def kill(done: int, total: int, words: str) -> None:
-        seen.append(done)
-        if seen == [1, 2, 3]:
-            end(found[0].of("learner")[1])
-
-    cell = ray_cell(placement=RANKS)
-    assert train(cell, tmp_path / "run", kill) == "done"
-    check_log(cell, tmp_path / "run")
-    assert seen == [1, 2, 3, 3, 4, 5, 6]  # a resume point every two updates
-    assert read_json(tmp_path / "run", "status.json")["replaced"]["learner"] == 1
-
-
-def test_a_worker_that_hangs_is_replaced(
+def test_a_killed_rank_and_a_worker_that_hangs(
     cluster: None,
     ray_cell: Callable[..., RunConfig],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A stopped process answers nothing and does not die: the run goes on all the same, and leaves nothing behind."""
-    found, stopped = fleets(monkeypatch), []
+    """All ranks go back to the last resume point. A stopped process answers nothing and does not die: it is killed."""
+    found, seen, stopped = fleets(monkeypatch), [], []
 
-    def stop(done: int, total: int, words: str) -> None:
-        if done == 2:
+    def disturb(done: int, total: int, words: str) -> None:
+        seen.append(done)
+        if seen == [1, 2, 3]:
+            end(found[0].of("learner")[1])
+        if seen == [1]:  # no later than after update 2 its turns are missed, as they may not be older
             stopped.append(psutil.Process(found[0].of("explorer")[0].pid))
             stopped[0].suspend()
 
-    cell = ray_cell(placement={"evaluators": {"count": 0}, "call_limit": 10.0})
-    assert train(cell, tmp_path / "run", stop) == "done"
+    cell = ray_cell(placement=RANKS | {"call_limit": 10.0})
+    assert train(cell, tmp_path / "run", disturb) == "done"
     check_log(cell, tmp_path / "run")
-    assert read_json(tmp_path / "run", "status.json")["replaced"]["explorer"] >= 1
+    assert seen == [1, 2, 3, 3, 4, 5, 6]  # a resume point every two updates
+    replaced = read_json(tmp_path / "run", "status.json")["replaced"]
+    assert replaced["learner"] == 1 and replaced["explorer"] >= 1
     assert "explorer 0 is replaced: a call took longer than placement.call_limit, 10 s" in caplog.text
     assert psutil.wait_procs(stopped, timeout=10)[1] == []
