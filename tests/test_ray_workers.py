@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from divopd.config import RunConfig
-from divopd.runlog import read_json
+from divopd.runlog import read_json, read_table
 from divopd.train import train
 from ray_runs import SMALL, check_log, end, fleets, quiet, tables
 
@@ -35,11 +35,15 @@ def test_two_ranks_log_what_one_does(
 def test_a_killed_rank_and_a_worker_that_hangs(
     cluster: None,
     ray_cell: Callable[..., RunConfig],
+    tiny_models: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All ranks go back to the last resume point. A stopped process answers nothing and does not die: it is killed."""
+    """All ranks go back to the last resume point. A stopped process answers nothing and does not die: it is killed.
+
+    And where a gap is asked for, explorers are held against both ranks after each sync.
+    """
     found, seen, stopped = fleets(monkeypatch), [], []
 
     def disturb(done: int, total: int, words: str) -> None:
@@ -50,7 +54,8 @@ def test_a_killed_rank_and_a_worker_that_hangs(
             stopped.append(psutil.Process(found[0].of("explorer")[0].pid))
             stopped[0].suspend()
 
-    cell = ray_cell(placement=RANKS | {"call_limit": 10.0})
+    student = {"path": str(tiny_models / "student"), "gap_alarm": 1e-3}
+    cell = ray_cell(placement=RANKS | {"call_limit": 10.0}, student=student)
     assert train(cell, tmp_path / "run", disturb) == "done"
     check_log(cell, tmp_path / "run")
     assert seen == [1, 2, 3, 3, 4, 5, 6]  # a resume point every two updates
@@ -58,3 +63,6 @@ def test_a_killed_rank_and_a_worker_that_hangs(
     assert replaced["learner"] == 1 and replaced["explorer"] >= 1
     assert "explorer 0 is replaced: a call took longer than placement.call_limit, 10 s" in caplog.text
     assert psutil.wait_procs(stopped, timeout=10)[1] == []
+    probed = read_table(tmp_path / "run", "parity").to_pandas()
+    assert set(probed["version"]) <= set(range(1, 7)) and len(probed) > 1
+    assert (probed["tokens"] > 0).all() and probed["max_gap"].max() < 1e-5
