@@ -37,15 +37,21 @@ def fates_at(turns: pd.DataFrame, update: int, start: float, cap: int | None) ->
     for a rule without. Turns that arrived later or whose life had ended before have no fate, and neither have the
     teacher's.
     """
-    began = (turns["first_seen"] >= 0) & (turns["first_seen"] <= update) | (turns["arrival_time"] <= start)
-    ended = turns["selected_at"].where(turns["selected_at"] >= 0, turns["dropped_at"])  # never -1: every life ends
-    t = turns[(turns["actor"] == "student") & (ended >= update) & (began | (ended == update))]
-    unread = t["dropped"] == DropReason.UNREAD.value
-    selected, seen = t["selected_at"] == update, (t["first_seen"] >= 0) & (t["first_seen"] <= update)
-    given = selected.groupby([t[name] for name in ("explorer_batch", "task_index", "run")]).transform("sum")
-    dropped = t["dropped"].notna() & (t["dropped_at"] == update) & ~unread
-    letters = np.select(
-        [selected, dropped, seen & (given >= (np.inf if cap is None else cap)), seen],
-        ["s", t["dropped"].map(_DROPPED).fillna(""), "c", "f"], default="q",
-    )  # fmt: skip
-    return pd.Series(letters, index=t.index)
+    first_seen, selected_at, dropped_at = (
+        turns[name].to_numpy() for name in ("first_seen", "selected_at", "dropped_at")
+    )
+    seen = (first_seen >= 0) & (first_seen <= update)
+    began = seen | (turns["arrival_time"].to_numpy() <= start)
+    ended = np.where(selected_at >= 0, selected_at, dropped_at)  # never -1: every life ends
+    here = np.flatnonzero((ended >= update) & (began | (ended == update)))
+    here = here[(turns["actor"].iloc[here] == "student").to_numpy()]  # words are slow: few rows are left here
+    seen, selected, reasons = seen[here], selected_at[here] == update, turns["dropped"].iloc[here]
+    dropped = (
+        reasons.notna().to_numpy() & (dropped_at[here] == update) & (reasons != DropReason.UNREAD.value).to_numpy()
+    )
+    rollouts = np.stack([turns[name].to_numpy()[here] for name in ("explorer_batch", "task_index", "run")], axis=1)
+    _, rollout = np.unique(rollouts, axis=0, return_inverse=True)
+    given = np.bincount(rollout, selected)[rollout]
+    letters = np.select([selected, seen & (given >= (np.inf if cap is None else cap)), seen], ["s", "c", "f"], "q")
+    letters[dropped & ~selected] = [_DROPPED[reason] for reason in reasons[dropped & ~selected]]
+    return pd.Series(letters, index=turns.index[here])
