@@ -185,4 +185,7 @@ def test_the_chain_shows_means_seeds_and_intervals():
 
 def test_two_seeds_are_shown_by_their_range():
     assert [float(v) for v in style.spread([1.0, 2.0])] == [1.5, 1.0, 2.0]
+    # three: 0.5 +- 4.3027 * 0.5 / sqrt(3), which for a rate is cut at 0 and 1
+    assert [float(v) for v in style.spread([0.0, 0.5, 1.0])] == pytest.approx([0.5, -0.7421, 1.7421], abs=1e-4)
+    assert [float(v) for v in style.rate_spread([0.0, 0.5, 1.0])] == [0.5, 0.0, 1.0]
     assert style.spread_note(2) == "2 seeds: mean, least and largest" and style.spread_note(1) == ""

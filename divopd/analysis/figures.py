@@ -153,7 +153,7 @@ def variant_chain(summary: pd.DataFrame) -> Figure:
         for i, method in enumerate(chain):
             values, mine = wide[method].dropna().to_numpy(), look(method)
             if len(values):
-                mean, low, high = (float(np.clip(each, 0, 1)) for each in style.spread(values))  # no rate lies beyond
+                mean, low, high = style.rate_spread(values)
                 ax.errorbar(i, mean, [[mean - low], [high - mean]], color=mine.colour, marker=mine.marker, mec="white",
                             ms=style.size(mine.marker, 6), mew=0.4, elinewidth=1.2, capsize=2, ls="",
                             zorder=4)  # fmt: skip

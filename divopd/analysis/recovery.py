@@ -91,7 +91,7 @@ def rate_between(curve: pd.DataFrame, name: str) -> pd.Series:
 def _cross(ax: Axes, runs: pd.DataFrame, method: str, methods: list[str]) -> None:
     """A method's mean with its spread over seeds both ways; hollow, so that equal means show all."""
     mine = look(method, methods)
-    (x, left, right), (y, low, high) = (style.spread(runs[c]) for c in ("teacher_turn_share", "final5_mean"))
+    (x, left, right), (y, low, high) = (style.rate_spread(runs[c]) for c in ("teacher_turn_share", "final5_mean"))
     reach = [np.array([[mean - least], [most - mean]]) for mean, least, most in ((x, left, right), (y, low, high))]
     ax.errorbar(
         x, y, xerr=reach[0], yerr=reach[1], color=mine.colour, marker=mine.marker, ls="",

@@ -121,6 +121,12 @@ def spread(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return mean_interval(seeds) if len(seeds) > 2 else (seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0))
 
 
+def rate_spread(rates: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`spread` of values in [0, 1]: their interval is cut where no rate lies."""
+    mean, low, high = spread(rates)
+    return mean, np.maximum(low, 0.0), np.minimum(high, 1.0)
+
+
 def spread_note(seeds: int) -> str:
     """What `spread` shows, for the note below a figure; "" for one seed."""
     several = f"mean and 95 % interval where there are {seeds} seeds"
