@@ -70,9 +70,12 @@ def sweep_figure(
     for ax in axes[-1]:
         ax.set_xlabel(TITLES.get(key, key))
     keys = [style.line_key(rule, rules) for rule in rules]
-    keys.append(Line2D([], [], ls="", marker="o", mfc="white", mec="black", ms=5, label=f"hollow: {style.REPORTED}"))
+    if any(line.get_gid() == "reported" for ax in axes.flat for line in ax.lines):
+        hollow = f"hollow: {style.REPORTED}"
+        keys.append(Line2D([], [], ls="", marker="o", mfc="white", mec="black", ms=5, label=hollow))
     beyond = "△ never at the target, what was used by the end" if (frame["bound"] == ">").any() else ""
-    seeds = style.spread_note(int(frame["seeds"].max())) or "one seed"
+    most = int(frame["seeds"].max())
+    seeds = f"mean and 95 % t interval over {most} seeds" if most > 1 else "one seed"
     where = settings[0] if len(settings) == 1 else f"{len(settings)} settings"
     style.legend(fig, keys, "; ".join(text for text in (where, seeds, beyond) if text))
     return fig
@@ -104,7 +107,10 @@ def _series(ax: Axes, part: pd.DataFrame, name: str, values: list[str], rule: st
         if f"{name}_low" in rows and rows[f"{name}_low"].notna().any():
             # beside each other, so that intervals at one value show
             aside = x + style.offset(rules.index(rule), len(rules), 0.24)
-            ax.vlines(aside, scale * rows[f"{name}_low"], scale * rows[f"{name}_high"], color=mine.colour, lw=0.9)
+            low, high = (
+                scale * rows[f"{name}_{side}"].clip(0, 1) for side in ("low", "high")
+            )  # those measured are rates
+            ax.vlines(aside, low, high, color=mine.colour, lw=0.9)
     if name == "tokens_to_target":
         beyond = part[part["bound"] == ">"]
         ax.plot([values.index(v) for v in beyond["value"]], scale * beyond[name], "^", mfc="white", mec="black", ms=4,
@@ -126,7 +132,8 @@ def _fact(ax: Axes, fact: dict[str, Any], name: str, values: list[str], rules: l
     else:
         return
     mine = look(fact["method"], rules)
-    ax.plot(x, theirs, mine.marker, mfc="white", mec=mine.colour, mew=1.3, ms=style.size(mine.marker, 5), zorder=4)
+    ax.plot(x, theirs, mine.marker, mfc="white", mec=mine.colour, mew=1.3, ms=style.size(mine.marker, 5), zorder=4,
+            gid="reported")  # fmt: skip
 
 
 def ordered_values(values: pd.Series) -> list[str]:
