@@ -55,13 +55,13 @@ def test_a_killed_rank_and_a_worker_that_hangs(
             stopped[0].suspend()
 
     student = {"path": str(tiny_models / "student"), "gap_alarm": 1e-3}
-    cell = ray_cell(placement=RANKS | {"call_limit": 40.0}, student=student)
+    cell = ray_cell(placement=RANKS | {"call_limit": 15.0}, student=student)
     assert train(cell, tmp_path / "run", disturb) == "done"
     check_log(cell, tmp_path / "run")
     assert seen == [1, 2, 3, 3, 4, 5, 6]  # a resume point every two updates
     replaced = read_json(tmp_path / "run", "status.json")["replaced"]
     assert replaced["learner"] == 1 and replaced["explorer"] >= 1
-    assert "explorer 0 is replaced: a call took longer than placement.call_limit, 40 s" in caplog.text
+    assert "explorer 0 is replaced: a call took longer than placement.call_limit, 15 s" in caplog.text
     assert psutil.wait_procs(stopped, timeout=10)[1] == []
     probed = read_table(tmp_path / "run", "parity").to_pandas()
     assert set(probed["version"]) <= set(range(1, 7)) and len(probed)

@@ -63,6 +63,8 @@ def test_a_clash_with_torchvision_is_named_with_its_mend(tmp_path, monkeypatch):
         assert "pip uninstall" in check.detail and "torchvision torchaudio torchcodec" in check.detail
         assert "\n" not in check.detail
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("vllm", "torchvision"):  # other tests may have imported the real ones
+        monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(PolicyError, match="nms does not exist.*pip uninstall.*torchvision"):
         vllm_engine.import_vllm()
 

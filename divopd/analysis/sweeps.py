@@ -96,9 +96,10 @@ def by_value(summary: pd.DataFrame, diagnostics: pd.DataFrame, cells: dict[tuple
     `tokens_to_target` is a lower bound (`bound` ">") where a seed never got there.
     """
     keys = ["setting", "method", "seed"]
-    runs = summary.merge(diagnostics[[*keys, *(c for c in diagnostics if c not in summary)]], on=keys)
-    runs["stale_rows_per_update"] = runs["stale_rows"] / runs["updates"]
-    runs["tokens_to_target"] = runs["cost_trained_tokens"]
+    merged = summary.merge(diagnostics[[*keys, *(c for c in diagnostics if c not in summary)]], on=keys)
+    runs = merged.copy().assign(  # a copy is in one piece, of which pandas does not warn
+        stale_rows_per_update=runs["stale_rows"] / runs["updates"], tokens_to_target=runs["cost_trained_tokens"]
+    )
     rows = []
     for (setting, method), part in runs.groupby(["setting", "method"], sort=False):
         rule, value = cells[str(setting), str(method)]
