@@ -98,7 +98,7 @@ def by_value(summary: pd.DataFrame, diagnostics: pd.DataFrame, cells: dict[tuple
     keys = ["setting", "method", "seed"]
     merged = summary.merge(diagnostics[[*keys, *(c for c in diagnostics if c not in summary)]], on=keys)
     runs = merged.copy().assign(  # a copy is in one piece, of which pandas does not warn
-        stale_rows_per_update=runs["stale_rows"] / runs["updates"], tokens_to_target=runs["cost_trained_tokens"]
+        stale_rows_per_update=merged["stale_rows"] / merged["updates"], tokens_to_target=merged["cost_trained_tokens"]
     )
     rows = []
     for (setting, method), part in runs.groupby(["setting", "method"], sort=False):
