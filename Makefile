@@ -45,8 +45,7 @@ bench: $(STAMP)                 ## time the parts, against stock ones
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 figures: $(STAMP)               ## tables and figures again, from results/ alone
-	@ls results | xargs -P $(CORES) -I{} $(BIN)/divopd report results/{} --figures figures/{} \
-	  --stage tables --stage figures --stage page
+	$(BIN)/divopd redraw results --figures figures --jobs $(CORES)
 
 install: $(STAMP)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from divopd import __version__
-from divopd.cli_audit import audit, sweep
+from divopd.cli_audit import audit, redraw, sweep
 from divopd.cli_plan import plan
 from divopd.cli_play import play
 from divopd.cli_replay import replay
@@ -234,7 +234,7 @@ def doctor(suite_file: Path | None, suite_option: Path | None, out: Path) -> Non
         raise click.ClickException(f"{failed} check(s) failed")
 
 
-for command in (audit, plan, play, replay, sweep):
+for command in (audit, plan, play, redraw, replay, sweep):
     main.add_command(command)
 
 

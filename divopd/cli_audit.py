@@ -1,4 +1,4 @@
-"""`divopd audit` and `divopd sweep`. Heavy imports wait until a command needs them."""
+"""`divopd audit`, `divopd sweep` and `divopd redraw`. Heavy imports wait until a command needs them."""
 
 from __future__ import annotations
 
@@ -63,3 +63,19 @@ def sweep(results_dir: Path, suite_file: Path, figures: Path | None) -> None:
 
     for line in work(results_dir, suite_file, figures or results_dir / "figures"):
         click.echo(line)
+
+
+@click.command()
+@click.argument("results", type=click.Path(path_type=Path), default="results")
+@click.option("--figures", type=click.Path(path_type=Path), default="figures", show_default=True)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Suites drawn at once.")
+def redraw(results: Path, figures: Path, jobs: int) -> None:
+    """Tables, figures and pages of every suite in RESULTS again, from its CSVs alone."""
+    from divopd.analysis import redraw as work
+
+    folders, failed = work.suites(results), 0
+    for done, (folder, error) in enumerate(work.redraw(folders, figures, jobs), 1):
+        click.echo(f"redraw {done}/{len(folders)}: {error or folder}", err=error is not None)
+        failed += error is not None
+    if failed:
+        raise click.ClickException(f"{failed} of {len(folders)} suites could not be drawn; the others are")

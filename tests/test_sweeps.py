@@ -21,6 +21,7 @@ from divopd.analysis.report import report
 from divopd.analysis.sweeps import (
     NONE,
     by_value,
+    draw_again,
     ordered_values,
     sweep,
     sweep_facts,
@@ -28,6 +29,7 @@ from divopd.analysis.sweeps import (
     sweep_tables,
     value_of,
 )
+from divopd.cli_audit import redraw
 from divopd.cli_audit import sweep as command
 from divopd.paper import reported
 from divopd.runlog import RunLogError
@@ -221,6 +223,30 @@ def test_a_sweep_from_run_logs(collected: tuple[Path, Path]):
     page = (results / "sweep.md").read_text()
     assert "figures/sweep.png" in page and "Reported in arXiv 2609.34838" in page
     assert (results / "figures" / "sweep.png").stat().st_size > 20_000
+
+
+def test_redraw_gives_the_same_bytes_and_goes_past_what_is_broken(collected: tuple[Path, Path], tmp_path: Path):
+    results, suite = collected
+    broken = results.parent / "broken"
+    broken.mkdir()
+    (broken / "summary.csv").touch()
+    CliRunner().invoke(command, [str(results), "--suite", str(suite), "--figures", str(tmp_path / "a" / "synthetic")])
+    again = CliRunner().invoke(redraw, [str(results.parent), "--figures", str(tmp_path / "b"), "--jobs", "2"])
+    assert again.exit_code == 1 and "Error: 1 of 2 suites could not be drawn; the others are" in again.output
+    assert re.search(r"redraw \d/2: \S*broken/summary.csv is corrupt; run `divopd report", again.output)
+    for kind in ("png", "pdf"):
+        first, second = (tmp_path / side / "synthetic" / f"sweep.{kind}" for side in "ab")
+        assert first.read_bytes() == second.read_bytes()
+    assert (tmp_path / "b" / "synthetic" / "learning_curves.png").exists() and (results / "report.md").exists()
+
+
+def test_a_sweep_without_its_key_is_one_line(collected: tuple[Path, Path], tmp_path: Path):
+    results, suite = collected
+    CliRunner().invoke(command, [str(results), "--suite", str(suite)])
+    frame = pd.read_csv(results / "sweep.csv").drop(columns="key")
+    frame.to_csv(results / "sweep.csv", index=False)
+    with pytest.raises(RunLogError, match="sweep.csv does not name its key; run `divopd sweep` again"):
+        draw_again(results, tmp_path)
 
 
 def test_mistakes_are_one_line(collected: tuple[Path, Path], tmp_path: Path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,14 +168,10 @@ def variant_chain(summary: pd.DataFrame) -> Figure:
     return fig
 
 
-def makers(
-    load: Callable[[str], pd.DataFrame], counterparts: dict[str, str], results: Path
-) -> dict[str, Callable[[], Figure]]:
-    """Figure -> how it is drawn; `load` reads a CSV of the report by name. Sweeps lie in folders beside `results`."""
+def makers(load: Callable[[str], pd.DataFrame], counterparts: dict[str, str]) -> dict[str, Callable[[], Figure]]:
+    """Figure -> how it is drawn; `load` reads a CSV of the report by name."""
     from divopd.analysis import figures_batch as batch
     from divopd.analysis import recovery
-    from divopd.analysis.figures_sweep import kept_sweep
-    from divopd.analysis.tables_controls import SWEEPS
 
     curves, summary, diagnostics = load("curves"), load("summary"), load("diagnostics")
     return {
@@ -191,7 +185,6 @@ def makers(
         "selected_depth": lambda: batch.selected_depth(load("depth")),
         "recovery_tradeoff": lambda: recovery.recovery_tradeoff(summary, diagnostics),
         "takeovers_over_training": lambda: recovery.takeovers_over_training(curves),
-        **{f"sweep_{name}": partial(kept_sweep, name, results, counterparts) for name in SWEEPS},
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ from matplotlib.lines import Line2D
 
 from divopd.analysis import style
 from divopd.analysis.labels import label, look, ordered
-from divopd.analysis.style import NothingToDrawError
-from divopd.analysis.tables_all import sweep_csv
-from divopd.analysis.tables_controls import NONE, SWEEPS, sweep_facts, sweep_needed
+from divopd.analysis.tables_controls import NONE
 
 TITLES = {
     "pipeline.load": "Arrival / drain aimed at",
@@ -79,17 +76,6 @@ def sweep_figure(
     where = settings[0] if len(settings) == 1 else f"{len(settings)} settings"
     style.legend(fig, keys, "; ".join(text for text in (where, seeds, beyond) if text))
     return fig
-
-
-def kept_sweep(name: str, results: Path, counterparts: dict[str, str]) -> Figure:
-    """The figure of one of SWEEPS, from the folder beside `results`. Raises NothingToDrawError where it has not run."""
-    path = sweep_csv(name, results)
-    if not path.exists():
-        raise NothingToDrawError(f"needs {sweep_needed(name, path.parent)}")
-    key = SWEEPS[name][2]
-    return sweep_figure(
-        pd.read_csv(path, dtype={"value": str}, keep_default_na=True), sweep_facts(key, counterparts), key
-    )
 
 
 def _series(ax: Axes, part: pd.DataFrame, name: str, values: list[str], rule: str, rules: list[str]) -> None:

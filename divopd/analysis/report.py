@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from divopd.analysis import collect, turns
 from divopd.analysis.runs import Run, check_comparable, find_runs, load_run
-from divopd.analysis.tables_all import LEFT_OUT, TABLES, write_tables
+from divopd.analysis.tables_all import LEFT_OUT, TABLES, sweep_csv, write_tables
 from divopd.analysis.tables_controls import SWEEPS
 from divopd.provenance import ROOT
 from divopd.runlog import STAGES, RunLogError, read_json
@@ -19,8 +20,7 @@ from divopd.suite import SettingSpec, SuiteError, expand, read_setting, read_yam
 CSVS = ("curves", "summary", "diagnostics", "speedups", "timings", "depth", "disagreement")
 # in the page's order; one whose runs are absent is left out, the first two never
 FIGURES = ("learning_curves", "batch_diagnostics", "efficiency", "speedup_by_target", "variant_chain", "disagreement",
-           "focus", "selected_depth", "recovery_tradeoff", "takeovers_over_training",
-           *(f"sweep_{name}" for name in SWEEPS))  # fmt: skip
+           "focus", "selected_depth", "recovery_tradeoff", "takeovers_over_training")  # fmt: skip
 
 
 # CSVs of which each run makes its own rows
@@ -107,7 +107,7 @@ def _figures(out: Path, folder: Path) -> list[str]:
     from divopd.analysis import figures, style
 
     counterparts = _counterparts(_load(out, "summary"))
-    written, left_out = style.draw(figures.makers(lambda name: _load(out, name), counterparts, out), folder)
+    written, left_out = style.draw(figures.makers(lambda name: _load(out, name), counterparts), folder)
     items = [f"- {name.replace('_', ' ')}: {why}" for name, why in left_out.items()]
     (folder / LEFT_OUT).write_text("\n".join(["Figures left out:\n", *items]) + "\n" if items else "")
     lines = [f"figure {name} left out: {why}" for name, why in left_out.items()]
@@ -126,9 +126,12 @@ def _page(results: Path, out: Path, folder: Path) -> list[str]:
     )  # fmt: skip
     texts = [out / "tables" / file for file in (*(f"{name}.md" for name in TABLES), LEFT_OUT)]
     parts += [path.read_text() for path in texts if path.exists()]
-    for name in (name for name in FIGURES if (folder / f"{name}.png").exists()):
-        link = Path(os.path.relpath(folder / f"{name}.png", out)).as_posix()
-        parts.append(f"![{name.replace('_', ' ')}]({link})\n")
+    pictures = {name: folder / f"{name}.png" for name in FIGURES}
+    # sweeps are suites of their own, and so are their figures
+    pictures |= {f"sweep_{name}": folder.parent / sweep_csv(name, out).parent.name / "sweep.png" for name in SWEEPS}
+    for name, path in pictures.items():
+        if path.exists():
+            parts.append(f"![{name.replace('_', ' ')}]({Path(os.path.relpath(path, out)).as_posix()})\n")
     if (folder / LEFT_OUT).exists():
         parts.append((folder / LEFT_OUT).read_text())
     parts.append(f"## What made it\n\n{_markdown(hashes)}\n")
@@ -171,14 +174,14 @@ def _save(frame: pd.DataFrame, out: Path, name: str) -> None:
     frame.to_csv(out / f"{name}.csv", index=False, float_format="%.10g")
 
 
-def _load(out: Path, name: str) -> pd.DataFrame:
+def _load(out: Path, name: str, made_by: str = "report ... --stage collect", **options: Any) -> pd.DataFrame:
     path = out / f"{name}.csv"
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(path, **options).copy()  # in one piece a type: a column each makes every selection slow
     except FileNotFoundError as error:
-        raise RunLogError(f"{path} is missing; run `divopd report ... --stage collect` first") from error
+        raise RunLogError(f"{path} is missing; run `divopd {made_by}` first") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise RunLogError(f"{path} is corrupt; run `divopd report ... --stage collect` again") from error
+        raise RunLogError(f"{path} is corrupt; run `divopd {made_by}` again") from error
 
 
 def _markdown(frame: pd.DataFrame) -> str:

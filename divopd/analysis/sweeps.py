@@ -23,6 +23,7 @@ from divopd.analysis.table import DASH, Table, interval
 from divopd.analysis.tables_controls import FACTS, NONE, PERCENT, sweep_facts
 from divopd.analysis.uncertainty import Interval
 from divopd.config import RunConfig
+from divopd.runlog import RunLogError
 from divopd.suite import SuiteError, load_suite, read_yaml, suite_spec
 
 # column: (heading, how it is written: digits after the point of a number, or of a percentage)
@@ -53,17 +54,10 @@ def sweep(results: Path, suite: Path, figures: Path) -> list[str]:
     cells = {(c.setting, c.method.name): (c.method.rule, value_of(c, spec.sweep, suite)) for c in load_suite(suite)}
     if all(value is None for _, value in cells.values()):
         raise SuiteError(f"{suite}: sweep: no method has {spec.sweep!r}")
-    summary = _load(results, "summary")
-    frame = by_value(summary, _load(results, "diagnostics"), cells)
-    counterparts = _counterparts(summary)
-    facts = sweep_facts(spec.sweep, counterparts)
-    tables = sweep_tables(frame, facts, spec.sweep)
+    frame = by_value(_load(results, "summary"), _load(results, "diagnostics"), cells)
+    frame.insert(0, "key", spec.sweep)
     frame.to_csv(results / "sweep.csv", index=False, float_format="%.10g")
-    folder = results / "tables"
-    folder.mkdir(exist_ok=True)
-    (folder / "sweep.md").write_text("\n".join(table.markdown() for table in tables))
-    (folder / "sweep.tex").write_text("\n".join(table.latex() for table in tables))
-    draw({"sweep": lambda: sweep_figure(frame, facts, spec.sweep or "", counterparts)}, figures)
+    tables = draw_again(results, figures)
     link = Path(os.path.relpath(figures / "sweep.png", results)).as_posix()
     page = [
         f"# {spec.description or spec.name}\n",
@@ -72,6 +66,22 @@ def sweep(results: Path, suite: Path, figures: Path) -> list[str]:
     ]
     (results / "sweep.md").write_text("\n".join(page))
     return [tables[0].markdown(), f"sweep -> {results}/sweep.{{csv,md}}, {figures}/sweep.{{png,pdf}}"]
+
+
+def draw_again(results: Path, figures: Path) -> list[Table]:
+    """The tables and the figure of a sweep, from sweep.csv alone. Raises RunLogError where that cannot be read."""
+    frame = _load(results, "sweep", "sweep ...", dtype={"value": str, "bound": str}).fillna({"bound": ""})
+    if "key" not in frame:
+        raise RunLogError(f"{results / 'sweep.csv'} does not name its key; run `divopd sweep` again")
+    key, counterparts = str(frame["key"].iloc[0]), _counterparts(frame)
+    facts = sweep_facts(key, counterparts)
+    tables = sweep_tables(frame, facts, key)
+    folder = results / "tables"
+    folder.mkdir(exist_ok=True)
+    (folder / "sweep.md").write_text("\n".join(table.markdown() for table in tables))
+    (folder / "sweep.tex").write_text("\n".join(table.latex() for table in tables))
+    draw({"sweep": lambda: sweep_figure(frame, facts, key, counterparts)}, figures)
+    return tables
 
 
 def value_of(cell: RunConfig, key: str, suite: Path) -> Any:

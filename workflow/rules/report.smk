@@ -55,7 +55,6 @@ rule tables:
 rule figures:
     input:
         csvs("curves", "summary", "diagnostics", "speedups", "depth", "disagreement"),
-        sweeps=[path for path in SWEEP_CSVS if Path(path).exists()],
     output:
         multiext(f"{FIGURES}/learning_curves", ".png", ".pdf"),
         multiext(f"{FIGURES}/batch_diagnostics", ".png", ".pdf"),

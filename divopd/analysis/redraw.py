@@ -1,0 +1,41 @@
+"""`divopd redraw`: tables, figures and pages of many suites again, from the CSVs that their reports left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from divopd.analysis import sweeps
+from divopd.analysis.report import report
+from divopd.runlog import RunLogError
+
+
+def suites(results: Path) -> list[Path]:
+    """The folders in `results` that hold a collected suite. Raises RunLogError where there is none."""
+    found = [path.parent for path in sorted(results.glob("*/summary.csv"))]
+    if not found:
+        raise RunLogError(f"{results} holds no collected suite; run `snakemake` or `divopd report` first")
+    return found
+
+
+def redraw(folders: Sequence[Path], figures: Path, jobs: int) -> Iterator[tuple[Path, str | None]]:
+    """Draw suites again, `jobs` at once, and give each as it ends: its folder, and what went wrong (None: nothing)."""
+    largest_first = sorted(folders, key=lambda folder: -(folder / "summary.csv").stat().st_size)
+    # fork: pandas and matplotlib are imported once for all, and nothing has started a thread yet
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        tasks = {pool.submit(_redraw, folder, figures / folder.name): folder for folder in largest_first}
+        for task in as_completed(tasks):
+            yield tasks[task], task.result()
+
+
+def _redraw(folder: Path, figures: Path) -> str | None:
+    try:
+        for stage in ("tables", "figures", "page"):
+            report(folder, folder, figures, stage)
+        if (folder / "sweep.csv").exists():
+            sweeps.draw_again(folder, figures)
+    except (RunLogError, OSError) as error:
+        return str(error)
+    return None
