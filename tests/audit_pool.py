@@ -17,10 +17,6 @@ from divopd.types import Turn
 VOCAB = 64
 
 
-def quiet(*_: object) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM

@@ -14,6 +14,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
+LONGEST = (
+    "test_ray_workers", "test_workflow", "test_ray", "test_ray_nodes", "test_sharded", "test_scienceworld_jvm",
+    "test_cloning", "test_contract", "test_models", "test_html_browser", "test_learner_scale", "test_figures",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first: at the end one of them would keep a process waiting for the other."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     import torch

@@ -24,10 +24,7 @@ from divopd.seeds import seed as named_seed
 from divopd.selection import load_rule
 from divopd.train import train
 from divopd.types import Actor
-
-
-def quiet(*_: object) -> None:
-    pass
+from train_runs import quiet
 
 
 @pytest.fixture(scope="module")

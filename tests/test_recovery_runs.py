@@ -16,7 +16,7 @@ from divopd.analysis.style import NothingToDrawError
 from divopd.evaluate import evaluate_run
 from divopd.runlog import read_table
 from divopd.train import Trainer, train
-from test_train import LOGS, Killed, logs, quiet
+from train_runs import LOGS, logs, quiet, train_killed
 
 # whole runs ----------------------------------------------------------------------------------------------------------
 
@@ -46,21 +46,10 @@ def whole(tiny_cell, tmp_path, runs, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "where", "call"), [("recovery", "_learn", 4), ("turnopd", "_publish", 5)])
-def test_killed_it_ends_in_the_same_log(name, where, call, tiny_cell, tmp_path, runs, monkeypatch):
+def test_killed_it_ends_in_the_same_log(name, where, call, tiny_cell, tmp_path, runs):
     method, _, want = whole(tiny_cell, tmp_path, runs, name)
-    folder, calls, real = tmp_path / "killed", 0, getattr(Trainer, where)
-
-    def deadly(self, *args):
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise Killed
-        return real(self, *args)
-
-    monkeypatch.setattr(trainer_module.Trainer, where, deadly)
-    with pytest.raises(Killed):
-        train(method, folder, quiet)
-    monkeypatch.setattr(trainer_module.Trainer, where, real)
+    folder = tmp_path / "killed"
+    train_killed(method, folder, Trainer, where, call)
     assert train(method, folder, quiet) == "done"
     assert logs(folder) == want
 

@@ -16,6 +16,7 @@ from divopd.objective import batch_loss
 from divopd.runlog import read_table
 from divopd.train import Trainer, train
 from test_learner import BATCH, base_model, gradient, learner, rollout, same  # noqa: F401 (base_model is a fixture)
+from train_runs import quiet, train_killed
 
 N = len(BATCH)
 
@@ -96,16 +97,8 @@ class Remembers(Rule):
 '''
 
 
-def quiet(*_: Any) -> None:
-    pass
-
-
 def bytes_of(folder: Path) -> list[bytes]:
     return [(folder / name).read_bytes() for name in ("turns.parquet", "updates.parquet", "status.json")]
-
-
-class Killed(BaseException):
-    """As SIGKILL: nothing may catch it."""
 
 
 @pytest.fixture(scope="module")
@@ -129,21 +122,9 @@ def cell(tiny_cell: Any, tmp_path: Path, whole: dict[str, Any]) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "call"), [("_learn", 4), ("_publish", 5), ("_snapshot", 2)])
 def test_a_rule_with_state_killed_and_resumed_ends_in_the_same_log(
-    where: str, call: int, cell: Any, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, call: int, cell: Any, whole: dict[str, Any], tmp_path: Path
 ) -> None:
-    real, calls = getattr(Trainer, where), 0
-
-    def deadly(self: Trainer, *args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise Killed
-        return real(self, *args)
-
-    monkeypatch.setattr(Trainer, where, deadly)
-    with pytest.raises(Killed):
-        train(cell, tmp_path / "killed", quiet)
-    monkeypatch.setattr(Trainer, where, real)
+    train_killed(cell, tmp_path / "killed", Trainer, where, call)
     trainer = Trainer(cell, tmp_path / "killed")
     # the state is that of the resume point, after 2 or 4 of 6 updates
     resumed = trainer.pipeline.rule_state

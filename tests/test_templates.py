@@ -22,6 +22,7 @@ from divopd.policies.hf import HFPolicy, load_model
 from divopd.prompts import PromptError, Renderer, make_style
 from divopd.provenance import config_hash, identity
 from divopd.rollout import PlaySettings, play, score
+from divopd.runlog import read_table
 from divopd.seeds import rng
 from divopd.templates import SHIPPED, Past, Template, TemplateStyle, read_template
 from divopd.timing import Stopwatch
@@ -272,8 +273,6 @@ def test_a_cell_with_rewritten_history(models, tiny_cell, tmp_path: Path):
     )  # fmt: skip
     cell = cell.model_copy(update={"env": cell.env.model_copy(update={"max_turns": 3})})
     assert train(cell, tmp_path / "run", lambda *_: None) == "done"
-    from divopd.runlog import read_table
-
     updates = read_table(tmp_path / "run", "updates").to_pylist()
     for row in updates:  # computed apart: all that padding leaves is the rows' own tokens, less their last
         assert row["computed_tokens"] >= row["row_tokens"] - row["rows"]

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from divopd import train as trainer_module
 from divopd.evaluate import evaluate_run
 from divopd.learner import DivergedError
 from divopd.runlog import RunLogError, mark_evaluated, read_json, read_table, validate
 from divopd.train import Trainer, train
+from train_runs import Killed, logs, quiet, train_killed
 
 pytestmark = pytest.mark.slow
-
-LOGS = ("config.yaml", "meta.json", "turns.parquet", "updates.parquet", "transcripts.parquet", "status.json")
-
-
-def quiet(*_):
-    pass
-
-
-def logs(folder: Path, names=LOGS):
-    """Bytes by file; of meta.json all but the state of git, which a commit between two runs changes."""
-    found = {name: (folder / name).read_bytes() for name in names}
-    meta = json.loads(found["meta.json"])
-    del meta["git"]
-    return found | {"meta.json": json.dumps(meta, sort_keys=True)}
 
 
 @pytest.fixture(scope="module")
@@ -62,51 +47,24 @@ def test_another_seed_is_another_run(tiny_cell, tmp_path, undisturbed):
     assert logs(tmp_path / "other")["updates.parquet"] != first["updates.parquet"]
 
 
-class Killed(BaseException):
-    """Not an Exception: nothing may catch it, as nothing catches SIGKILL."""
-
-
 @pytest.mark.parametrize(
     ("where", "call"),
     [("_explore", 2), ("_learn", 3), ("_learn", 4), ("_publish", 5), ("_save", 2), ("_snapshot", 1), ("_snapshot", 2)],
 )
-def test_killed_anywhere_it_ends_in_the_same_log(where, call, tiny_cell, tmp_path, undisturbed, monkeypatch):
+def test_killed_anywhere_it_ends_in_the_same_log(where, call, tiny_cell, tmp_path, undisturbed):
     cell, _, want = whole(tiny_cell, tmp_path, undisturbed)
-    folder, calls = tmp_path / "killed", 0
-    real = getattr(Trainer, where)
-
-    def deadly(self, *args):
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise Killed
-        return real(self, *args)
-
-    monkeypatch.setattr(trainer_module.Trainer, where, deadly)
-    with pytest.raises(Killed):
-        train(cell, folder, quiet)
-    monkeypatch.setattr(trainer_module.Trainer, where, real)
+    folder = tmp_path / "killed"
+    train_killed(cell, folder, Trainer, where, call)
     assert not (folder / "status.json").exists()
     assert train(cell, folder, quiet) == "done"
     assert logs(folder) == want
 
 
-def test_killed_within_a_snapshot_the_older_one_counts(tiny_cell, tmp_path, undisturbed, monkeypatch):
+def test_killed_within_a_snapshot_the_older_one_counts(tiny_cell, tmp_path, undisturbed):
     """The log is written before the resume point: it may be ahead, never behind."""
     cell, _, want = whole(tiny_cell, tmp_path, undisturbed)
-    folder, saves, real = tmp_path / "killed", 0, torch.save
-
-    def deadly(*args):
-        nonlocal saves
-        saves += 1
-        if saves == 2:
-            raise Killed
-        real(*args)
-
-    monkeypatch.setattr(torch, "save", deadly)
-    with pytest.raises(Killed):
-        train(cell, folder, quiet)
-    monkeypatch.setattr(torch, "save", real)
+    folder = tmp_path / "killed"
+    train_killed(cell, folder, torch, "save", 2)
     train(cell, folder, quiet)
     assert logs(folder) == want
 

@@ -17,7 +17,7 @@ from divopd.evaluate import evaluate_run
 from divopd.policies.base import PolicyError
 from divopd.runlog import RunLogError, read_table
 from divopd.train import Trainer, check_tokenizers, train
-from test_train import quiet
+from train_runs import quiet
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 class RoomyLayer(DynamicLayer):
     """One layer's keys and values, (rows, heads, tokens, width), as views of buffers with room to spare."""
 
+    keys: torch.Tensor | None
+    values: torch.Tensor | None
     _buffers: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, Observation, Step
 from divopd.envs.scienceworld import transcripts
-from divopd.envs.scienceworld.env import ScienceWorldEnv, make_scienceworld
+from divopd.envs.scienceworld.env import ScienceWorldEnv
 from divopd.envs.scienceworld.episode import Episode
 from divopd.envs.scienceworld.game import AMBIGUOUS, UNPARSED, Game
 from divopd.envs.scienceworld.games import VARIATIONS, parse_task
@@ -297,26 +294,3 @@ def test_known_episodes_need_no_game(cache: Path, monkeypatch: pytest.MonkeyPatc
     known = play(ScienceWorldEnv(cache_dir=cache), LIVED, way)
     monkeypatch.delattr(Game, "__init__")
     assert play(ScienceWorldEnv(cache_dir=cache), LIVED, way) == known
-
-
-OTHER = """
-import json, sys
-from pathlib import Path
-from divopd.envs.scienceworld.env import ScienceWorldEnv
-env = ScienceWorldEnv(cache_dir=Path(sys.argv[1]))
-for task, actions in json.loads(sys.argv[2]):
-    print(repr(env.reset(task)))
-    for action in actions:
-        print(repr(env.step(action)))
-env.close()
-"""
-
-
-def test_another_process_and_hash_seed_see_the_same(tmp_path: Path) -> None:
-    work = [(f"{name}/1", draw(number, 6)) for number, name in enumerate(("grow-fruit", "find-animal", "boil"))]
-    environ = os.environ | {"PYTHONHASHSEED": "4321"}
-    command = [sys.executable, "-c", OTHER, str(tmp_path / "theirs"), json.dumps(work)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=300)
-    [env] = make_scienceworld(EnvConfig(name="scienceworld", cache_dir=str(tmp_path / "mine")), 1)
-    mine = [repr(item) for task, actions in work for item in play(env, task, actions)]
-    assert (run.stderr, run.stdout.splitlines()) == ("", mine)
