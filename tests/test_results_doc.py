@@ -1,0 +1,145 @@
+"""What README and docs/results.md say of the committed results is what the committed CSVs hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from divopd.analysis.uncertainty import mean_interval
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, README = ((ROOT / name).read_text().replace("−", "-") for name in ("docs/results.md", "README.md"))
+LAPTOP = ROOT / "results" / "laptop-reference"
+SETTINGS = [f"{env}-{size}" for size in ("0.5m", "2m") for env in ("alfworld", "scienceworld", "webshop")]
+DEMO = SETTINGS[:3]
+
+
+def rows_under(text: str, heading: str) -> list[list[str]]:
+    """Cells of the Markdown table that starts with this heading, the heading's row first."""
+    table = text[text.index(heading) :].split("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return [cells[0], *cells[2:]]
+
+
+def means(suite: str, name: str, file: str = "diagnostics") -> Callable[[str, str], float]:
+    """Mean over seeds of a column, by setting and method."""
+    frame = pd.read_csv(ROOT / "results" / f"{suite}-reference" / f"{file}.csv")
+    table = frame.groupby(["setting", "method"])[name].mean()
+    return lambda setting, method: float(table[setting, method])
+
+
+def gain(suite: str, setting: str, method: str, signs: str = "+.1f") -> str:
+    """Of final-5 over vanilla of the same seed, in points, with its interval."""
+    wide = finals(suite, setting)
+    mean, low, high = (100 * v for v in mean_interval((wide[method] - wide["vanilla"]).dropna().to_numpy()))
+    return f"{mean:+.1f} [{low:{signs}}, {high:{signs}}]"
+
+
+def finals(suite: str, setting: str) -> pd.DataFrame:
+    """final-5, a row a seed and a column a method."""
+    summary = pd.read_csv(ROOT / "results" / f"{suite}-reference" / "summary.csv")
+    return summary[summary["setting"] == setting].pivot(index="seed", columns="method", values="final5_mean")
+
+
+@pytest.mark.parametrize(
+    ("heading", "table", "renamed"),
+    [
+        ("| Setting | Method | Start |", "main", {}),
+        ("| over six settings", "aggregate",
+         {0: "Method", 1: "Final-5, IQM", 2: "Gain", 3: "P(better than baseline)", 4: "Reach rate"}),
+    ],
+)  # fmt: skip
+def test_tables_are_columns_of_those_that_the_report_writes(heading: str, table: str, renamed: dict[int, str]):
+    shown, made = rows_under(PAGE, heading), (LAPTOP / "tables" / f"{table}.md").read_text()
+    whole = rows_under(made, "| Setting" if table == "main" else "| Method")
+    columns = [whole[0].index(renamed.get(place, name)) for place, name in enumerate(shown[0])]
+    assert shown[1:] == [[row[column] for column in columns] for row in whole[1:]]
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "method", "digits", "scale"),
+    [
+        ("| vanilla's batch comes from few", "effective_rollouts", "vanilla", 1, 1),
+        ("| DivOPD's from many", "effective_rollouts", "divopd", 1, 1),
+        ("| vanilla leaves most rollouts", "never_selected_share", "vanilla", 0, 100),
+        ("| DivOPD few", "never_selected_share", "divopd", 0, 100),
+        ("| its KL a token", "kl_per_token", "divopd", 2, 1),
+        ("| its KL a token", "kl_per_token", "vanilla", 2, 1),
+    ],
+)  # fmt: skip
+def test_claims_about_batches(line: str, column: str, method: str, digits: int, scale: int):
+    said = PAGE[PAGE.index(line) :].splitlines()[0].split("|")[2]
+    of = means("laptop", column)
+    for settings in (SETTINGS[:3], SETTINGS[3:]):
+        assert " / ".join(f"{scale * of(s, method):.{digits}f}" for s in settings) in said
+
+
+def test_claims_about_success():
+    for line, method, beside in (("| spread alone", "divopd_base", "vanilla"), ("| DivOPD beats", "divopd", "vanilla"),
+                                 ("| recovery adds", "divopd_recovery", "divopd")):  # fmt: skip
+        said = PAGE[PAGE.index(line) :].splitlines()[0].replace("*", "")
+        said = re.sub(r" \[[^]]*\]", "", said)
+        of = means("laptop", "final5_mean", "summary")
+        want = [f"{100 * (of(s, method) - of(s, beside)):+.1f}" for s in SETTINGS]
+        assert f"{', '.join(want[:3])}; {', '.join(want[3:])}" in said
+    speedups = {row[0]: row[6] for row in rows_under(PAGE, "| Setting | Method | Start |") if row[1] == "DivOPD"}
+    said = PAGE[PAGE.index("| token speedup") :].splitlines()[0].split("|")[2]
+    short = [re.sub(r"– \((.*)\)", r"\1", speedups[setting]) for setting in SETTINGS]
+    assert f"{', '.join(short[:3])}; {', '.join(short[3:])}" == said.strip()
+    norms = means("laptop", "grad_norm")
+    ratios = [norms(s, "divopd") / norms(s, "vanilla") for s in SETTINGS]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times vanilla's" in PAGE
+
+
+def test_the_rate():
+    shown = [[cell.replace("*", "") for cell in row] for row in rows_under(PAGE, "| final-5, three seeds")[1:]]
+    order = [("laptop", "alfworld-2m"), ("rate", "alfworld-2m"), ("laptop", "webshop-2m"), ("rate", "webshop-2m")]
+    for row, (suite, setting) in zip(shown, order, strict=True):
+        of = finals(suite, setting).mean()
+        assert row[1:4] == [f"{100 * of[name]:.1f}" for name in ("vanilla", "divopd_base", "divopd")]
+        wide = row[5].endswith("+58]")  # an interval of a hundred points needs no tenths
+        assert row[4:] == [gain(suite, setting, "divopd_base"),
+                           gain(suite, setting, "divopd", "+.0f" if wide else "+.1f")]  # fmt: skip
+    for text in (PAGE, README):
+        assert gain("rate", "webshop-2m", "divopd") in re.sub(r", \+7", " +7", text).replace("+7.3, ", "+7.3 ")
+
+
+def test_controls_and_the_cap():
+    of = finals("controls", "alfworld-0.5m")
+    vanilla = finals("laptop", "alfworld-0.5m")["vanilla"] if "vanilla" not in of else of["vanilla"]
+    row = rows_under(PAGE, "| ALFWorld 0.5 M, final-5 of seed 0, seed 1")[1]
+    assert row[1] == ", ".join(f"{100 * v:.1f}" for v in vanilla.loc[[0, 1]])
+    said = {tuple(cell.split(", ")) for cell in row[2:]}
+    assert said <= {tuple(f"{100 * v:.1f}" for v in of[name].loc[[0, 1]]) for name in of}
+    for row, setting in zip(rows_under(PAGE, "| DivOPD, final-5 of seed 100")[1:], ("alfworld-0.5m", "webshop-0.5m"),
+                            strict=True):  # fmt: skip
+        caps = finals("k", setting)
+        assert row[1:] == [", ".join(f"{100 * v:.1f}" for v in caps[f"divopd_k{k}"].loc[[100, 101]]) for k in (2, 4, 8)]
+
+
+def test_the_sweeps():
+    load = finals("sweep-load", "alfworld-0.5m").iloc[0]
+    paragraph = PAGE[PAGE.index("**Load**") :].split("\n\n")[0]
+    pairs = re.findall(r"(\d\d\.\d) and (\d\d\.\d)", paragraph)
+    want = [(method, loads) for loads in (("0.5", "1"), ("2", "3")) for method in ("divopd_base", "vanilla", "divopd")]
+    said = dict(zip(want, pairs, strict=True))
+    for (method, loads), pair in said.items():
+        assert pair == tuple(f"{100 * load[f'{method}_load{value}']:.1f}" for value in loads), method
+    access = (100 * finals("sweep-access", "alfworld-0.5m").iloc[0]).map("{:.1f}".format)
+    for words, method in (("vanilla", "vanilla"), ("as many turns as DivOPD", "vanilla_256"),
+                          ("gate alone", "gate_only"), ("base", "divopd_base"), ("DivOPD", "divopd")):  # fmt: skip
+        assert re.search(rf"{words} {access[method]}\b", PAGE), method
+
+
+def test_the_demos_table_in_the_readme():
+    names = ["Setting", "Method", "Start", "Peak", "Final-5", "Token speedup"]
+    made = rows_under((ROOT / "results/demo-reference/tables/main.md").read_text(), "| Setting")
+    columns = [made[0].index(name) for name in names]
+    want = [[row[column] for column in columns] for row in made[1:]]
+    shown = rows_under(README, "| setting | method | start |")[1:]
+    assert [row[2:] for row in shown] == [row[2:] for row in want]
+    assert [row[0] for row in shown if row[0]] == DEMO
