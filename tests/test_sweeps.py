@@ -183,6 +183,7 @@ def test_the_figure_has_units_legend_and_the_papers_points():
     assert [tick.get_text() for tick in axes[6].get_xticklabels()] == ["0.5", "3", "none"]
     texts = [text.get_text() for text in fig.legends[0].get_texts()]
     assert texts == ["Vanilla OPD", "DivOPD", "hollow: reported in arXiv 2609.34838"]
+    assert fig.get_supxlabel().endswith("reported final-5: the last evaluation alone")  # which is all that it reports
     # Vanilla's load 2.27 lies between 0.5 and 3, at its share of the way
     marks = [
         tuple(line.get_xydata()[0]) for line in axes[0].lines if line.get_marker() == "o" and line.get_mfc() == "white"

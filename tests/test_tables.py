@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.markers import MarkerStyle
 
 from divopd import runlog
 from divopd.analysis import collect, runs, tables
@@ -292,4 +293,5 @@ def test_every_method_has_a_look_of_its_own():
     assert ordered(["zeta", "divopd", "vanilla", "alpha"]) == ["vanilla", "divopd", "alpha", "zeta"]
     spare = [look(name, ["a", "b", "c"]) for name in "abc"]
     assert len({entry.marker for entry in spare}) == 3
+    assert all(MarkerStyle(entry.marker).is_filled() for entry in (*looks, *(look(n, "abcdef") for n in "abcdef")))
     assert np.all([entry.label in "abc" for entry in spare])

@@ -67,14 +67,16 @@ def sweep_figure(
     for ax in axes[-1]:
         ax.set_xlabel(TITLES.get(key, key))
     keys = [style.line_key(rule, rules) for rule in rules]
-    if any(line.get_gid() == "reported" for ax in axes.flat for line in ax.lines):
+    reported = {line.get_gid() for ax in axes.flat for line in ax.lines} & {"reported", "reported final"}
+    if reported:
         hollow = f"hollow: {style.REPORTED}"
         keys.append(Line2D([], [], ls="", marker="o", mfc="white", mec="black", ms=5, label=hollow))
     beyond = "△ never at the target, what was used by the end" if (frame["bound"] == ">").any() else ""
     most = int(frame["seeds"].max())
     seeds = f"mean and 95 % t interval over {most} seeds" if most > 1 else "one seed"
     where = settings[0] if len(settings) == 1 else f"{len(settings)} settings"
-    style.legend(fig, keys, "; ".join(text for text in (where, seeds, beyond) if text))
+    final = "reported final-5: the last evaluation alone" if "reported final" in reported else ""
+    style.legend(fig, keys, "; ".join(text for text in (where, seeds, beyond, final) if text))
     return fig
 
 
@@ -106,7 +108,8 @@ def _series(ax: Axes, part: pd.DataFrame, name: str, values: list[str], rule: st
 def _fact(ax: Axes, fact: dict[str, Any], name: str, values: list[str], rules: list[str]) -> None:
     """The paper's value, where the panel's quantity is the paper's: its rule's mark, hollow, at its place."""
     theirs = {"final5_mean": fact["final5_mean"], "peak": fact["peak"], "mean_age": fact["mean_age"]}.get(name)
-    if name == "final5_mean" and pd.isna(theirs):
+    final = name == "final5_mean" and pd.isna(theirs)
+    if final:
         theirs = fact["final"]
     if theirs is None or pd.isna(theirs) or fact["method"] not in rules:
         return
@@ -119,7 +122,7 @@ def _fact(ax: Axes, fact: dict[str, Any], name: str, values: list[str], rules: l
         return
     mine = look(fact["method"], rules)
     ax.plot(x, theirs, mine.marker, mfc="white", mec=mine.colour, mew=1.3, ms=style.size(mine.marker, 5), zorder=4,
-            gid="reported")  # fmt: skip
+            gid="reported final" if final else "reported")  # fmt: skip
 
 
 def ordered_values(values: pd.Series) -> list[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+Marker = str | tuple[int, Literal[0, 1], int]  # as matplotlib's: corners, 0 for a polygon or 1 for a star, degrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,7 @@ class Look:
     label: str
     colour: str
     line: str | tuple[float, tuple[float, ...]]
-    marker: str
+    marker: Marker
     hatch: str
 
 
@@ -38,7 +41,8 @@ LOOKS = {
     "guided_opd": Look("Guided-OPD", "#B8A900", (0, (2, 1)), "d", "xxx"),
 }
 _SPARE = (_PINK, _GREEN, _RED, _SKY)
-_SPARE_MARKERS = ("8", "H", "4", "1", "2", "3")
+# filled, as all are: of a mark that is lines alone the white edge leaves nothing
+_SPARE_MARKERS: tuple[Marker, ...] = ("8", "H", (4, 1, 0), (5, 0, 180), (6, 1, 0), (4, 1, 45))
 
 
 def ordered(methods: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
-from divopd.analysis.labels import look
+from divopd.analysis.labels import Marker, look
 from divopd.analysis.uncertainty import mean_interval
 from divopd.paper import SOURCE
 
@@ -141,11 +141,11 @@ def most_seeds(frame: pd.DataFrame) -> int:
 # marks ---------------------------------------------------------------------------------------------------------------
 
 
-def size(marker: str, points: float) -> float:
+def size(marker: Marker, points: float) -> float:
     """The size at which a marker looks as large as a disc of `points`."""
-    return points * {"*": 1.7, "D": 0.9, "s": 0.95, "d": 1.2, "X": 1.15, "P": 1.15}.get(
-        marker, 1.05 if marker != "o" else 1.0
-    )
+    if isinstance(marker, tuple):
+        return points * (1.5 if marker[1] else 1.05)
+    return points * {"o": 1.0, "*": 1.7, "D": 0.9, "s": 0.95, "d": 1.2, "X": 1.15, "P": 1.15}.get(marker, 1.05)
 
 
 def offset(j: int, count: int, width: float = 0.8) -> float:

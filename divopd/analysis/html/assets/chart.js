@@ -25,13 +25,13 @@ const MARKERS = (() => {
     return `M${Array.from({ length: n }, (_, i) => at(i)).join("L")}Z`;
   };
   const plus = "M-.35 -1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z";
-  const tick = (x, y) => `M0 0L${x} ${y}M0 0L${-y} ${x}M0 0L${y} ${-x}`;
   return {
     o: "M1 0A1 1 0 1 1 -1 0A1 1 0 1 1 1 0Z", v: polygon(3, Math.PI), "^": polygon(3), "<": polygon(3, -Math.PI / 2),
     ">": polygon(3, Math.PI / 2), P: plus, s: polygon(4, Math.PI / 4, 1.25), D: polygon(4, 0, 1.25), p: polygon(5),
     X: "M-1 -.5L-.5 -1L0 -.5L.5 -1L1 -.5L.5 0L1 .5L.5 1L0 .5L-.5 1L-1 .5L-.5 0Z", h: polygon(6),
     d: "M0 -1.2L.7 0L0 1.2L-.7 0Z", "*": polygon(5, 0, 1.35, 0.4), 8: polygon(8), H: polygon(6, Math.PI / 6),
-    1: tick(0, 1), 2: tick(0, -1), 3: tick(-1, 0), 4: tick(1, 0),
+    "4,1,0": polygon(4, 0, 1.4, 0.5), "5,0,180": polygon(5, Math.PI), "6,1,0": polygon(6, 0, 1.4, 0.5),
+    "4,1,45": polygon(4, Math.PI / 4, 1.4, 0.5),
   };
 })();
 
