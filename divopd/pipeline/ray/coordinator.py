@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -214,9 +215,14 @@ class Coordinator(Loop):
 
         self.writing.append(self.writer.submit(write))
 
-    def _written(self, wait: bool = False) -> None:
-        while self.writing and (wait or self.writing[0].done()):
-            path = self.writing.pop(0).result()
+    def _written(self) -> None:
+        """Checkpoints that are on the disk by now wait for their evaluation."""
+        while self.writing and self.writing[0].done():
+            try:
+                path = self.writing.pop(0).result()
+            except self.ray.exceptions.RayError as error:  # the weights are gone with the node that held them
+                self._dead(self.fleet.of("learner")[0], error, [])
+                return
             version = checkpoint_version(path)
             known = {*self.host.evaluated(), *map(checkpoint_version, self.checkpoints)}
             if self.fleet.of("evaluator") and version not in known:
@@ -238,7 +244,7 @@ class Coordinator(Loop):
 
     def _snapshot(self) -> None:
         """A resume point. The course is kept as it is now; the ranks save before their next update."""
-        self._written(wait=True)
+        futures.wait(self.writing)
         state, folder = self.host.begin_snapshot()
         ranks = self.fleet.of("learner")
         saved: list[Any] = []
@@ -253,7 +259,8 @@ class Coordinator(Loop):
 
     def _rewind(self) -> None:
         """The learner is gone: back to the last resume point, with a new one."""
-        self._written(wait=True)
+        futures.wait(self.writing)
+        self.writing.clear()
         self.epoch += 1
         self.reached = max(self.reached, self.course.version + 1)
         self.jobs = {ref: job for ref, job in self.jobs.items() if job.seat.kind != "learner"}

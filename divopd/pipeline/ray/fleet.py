@@ -33,6 +33,7 @@ class Seat:
     deaths: int = 0  # in a row
     life: int = 0  # how many have held it
     pid: int = 0  # on its node
+    node: str = ""  # Ray's name of it; "": not known yet
     since: float = 0.0  # when it last went from no call to one, in seconds of the run
 
 
@@ -41,6 +42,7 @@ class Fleet:
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.placement = config, config.placement
+        self.home: Any = None  # a `Home`, once there is a run's folder
         self._ours = connect(self.placement)
         self.seats = [Seat(kind, i) for kind in KINDS for i in range(workers(self.placement, kind).count)]
         self._group: Any = None
@@ -84,14 +86,14 @@ class Fleet:
             )
             .remote()
         )
-        seat.ready, seat.jobs, seat.life = False, 0, seat.life + 1
+        seat.ready, seat.jobs, seat.life, seat.node = False, 0, seat.life + 1, self._nodes()[seat]
 
     def _policy(self, seat: Seat) -> PolicyConfig:
         return self.config.teacher if seat.kind == "scorer" else self.config.student
 
     def start(self, seat: Seat) -> Any:
         """Reference to the end of a new worker's setup; not for the learner's."""
-        return seat.actor.setup.remote(self.config, os.getcwd())
+        return seat.actor.setup.remote(self.config, self.home)
 
     def start_learner(self, saved: str | None) -> list[tuple[Seat, Any]]:
         """New ranks, all of them, from what they saved in a folder or from the student: each with its setup's end."""
@@ -100,12 +102,27 @@ class Fleet:
             self.fill(seat)
         address = ranks[0].actor.address.remote()
         return [
-            (seat, seat.actor.setup.remote(self.config, os.getcwd(), seat.index, len(ranks), address, saved))
+            (seat, seat.actor.setup.remote(self.config, self.home, seat.index, len(ranks), address, saved))
             for seat in ranks
         ]
 
+    def homeless(self) -> list[Seat]:
+        """Seats whose place went with its node, as long as Ray has found no other."""
+        nodes = self._nodes()
+        return [seat for seat in self.seats if not nodes[seat]]
+
+    def _nodes(self) -> dict[Seat, str]:
+        from ray.util import placement_group_table
+
+        found = placement_group_table(self._group)["bundles_to_node_id"]
+        return {seat: found.get(i, "") for i, seat in enumerate(self.seats)}
+
     def died(self, seat: Seat, why: BaseException) -> None:
-        """Note a death. Raises `WorkerLostError` where this worker does nothing but die."""
+        """Note a death. Raises `WorkerLostError` where this worker does nothing but die, on nodes that live."""
+        import ray
+
+        if seat.node in {node["NodeID"] for node in ray.nodes() if not node["Alive"]}:
+            return  # Ray needs a while to notice, and until then puts new workers there
         seat.deaths += 1
         if seat.deaths >= TRIES:
             reason = " ".join(str(why).split())[:400]
@@ -158,18 +175,21 @@ def connect(placement: PlacementConfig) -> bool:
     if ray.is_initialized():
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if placement.address is None:
+    address, named = placement.address, "placement.address"
+    if address is None and (address := os.environ.get("RAY_ADDRESS")):  # as Ray itself does
+        named = "RAY_ADDRESS"
+    if not address or address == "local":
         _own_cluster(quiet, placement.patience)
         return True
     # what this process was told about models and threads holds for its workers on every node
     told = {key: value for key, value in os.environ.items() if key.startswith(("HF_", "OMP_", "TOKENIZERS_", "NCCL_"))}
     try:
-        ray.init(address=placement.address, runtime_env={"env_vars": told}, **quiet)
+        ray.init(address=address, runtime_env={"env_vars": told}, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         said = " ".join(str(error).split())[:200]
         raise SetupError(
-            f"placement.address: no Ray cluster answers at {placement.address!r} ({said}): start one with "
-            "`ray start --head`, set RAY_AUTH_MODE=token if it asks for tokens, or leave the address out"
+            f"{named}: no Ray cluster answers at {address!r} ({said}): start one with `ray start --head`, "
+            "set RAY_AUTH_MODE=token if it asks for tokens, or leave the address out"
         ) from error
     return True
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from divopd.doctor import SetupError
 from divopd.pipeline.ray.fleet import Seat
 from divopd.pipeline.ray.proxies import TeacherLostError
 from divopd.pipeline.ray.steps import RayCourse
@@ -46,6 +47,8 @@ class Loop:
         self.jobs: dict[Any, Job] = {}
         self.epoch = 0  # what was called in an earlier one is not listened to
         self._zero: float | None = None  # of the run's clock, which stands until there is somebody to work
+        self._homeless: dict[Seat, float] = {}  # whose node is gone, and since when
+        self._looked = 0.0  # for such, when last
 
     @property
     def course(self) -> RayCourse:
@@ -83,7 +86,35 @@ class Loop:
             for reference in ended:
                 if job := self.jobs.pop(reference, None):
                     self._end(job, reference)
+            self._house()
             self._end_hung()
+
+    def _house(self) -> None:
+        """A worker that cannot start because its node is gone waits for another. It may do so for as long as the
+        others get on without it, and else for `placement.patience` seconds: then `SetupError` ends the run.
+        """
+        now = time.monotonic()
+        loading = [job for job in self.jobs.values() if job.epoch is None]
+        if not loading or now - self._looked < 1:
+            return
+        self._looked = now
+        homeless = self.fleet.homeless()
+        waiting = [job.seat for job in loading if job.seat in homeless]
+        if new := [seat for seat in waiting if seat not in self._homeless]:
+            log.warning("no node has a place for %s: waiting for one", _names(new))
+        self._homeless = {seat: self._homeless.get(seat, now) for seat in waiting}
+        for job in loading:
+            if job.seat in self._homeless:
+                job.begin = now
+        patience = self.config.placement.patience
+        late = [seat for seat, since in self._homeless.items() if now - since > patience]
+        for kind in ("evaluator",) if self.course.finished else ("learner", "explorer", "scorer"):
+            missing = [seat for seat in late if seat.kind == kind]
+            if missing and (kind == "learner" or len(missing) == len(self.fleet.of(kind))):
+                raise SetupError(
+                    f"for {patience:g} s no node has had a place for {_names(missing)}, whose node is gone: add a node "
+                    "and run the same command again, which goes on from the last resume point"
+                )
 
     def _end_hung(self) -> None:
         """A worker whose call takes longer than any should is as good as dead: it is killed, and replaced."""
@@ -162,6 +193,10 @@ class Loop:
 
         self.fleet.fill(seat)
         self._call(seat, self.fleet.start(seat), ready)
+
+
+def _names(seats: list[Seat]) -> str:
+    return ", ".join(f"{seat.kind} {seat.index}" for seat in seats)
 
 
 def _of_peers(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from divopd.learner import DivergedError
 from divopd.pipeline.course import Course, Task
 from divopd.pipeline.ray.coordinator import Coordinator
 from divopd.pipeline.ray.fleet import Fleet
+from divopd.pipeline.ray.nodes import Home
 from divopd.pipeline.ray.steps import RayCourse
 from divopd.pipeline.ray.weights import unpack
 from divopd.pipeline.virtual import VirtualPipeline
@@ -58,6 +59,7 @@ class RayTrainer(Trainer):
 
     def run(self, progress: Progress) -> str:
         """Train to the end; the status that was logged, "done" or "diverged"."""
+        self.fleet.home = Home.here(self.config, self.run_dir)
         if self.virtual:
             self._set_up()
             return super().run(progress)
@@ -92,8 +94,8 @@ class RayTrainer(Trainer):
         for seat in others:
             self.fleet.fill(seat)
         ready = [self.fleet.start(seat) for seat in others]
-        found = ray.get([reference for _, reference in self.fleet.start_learner(self.learner_folder)])
-        ray.get(ready)
+        found = _answers([reference for _, reference in self.fleet.start_learner(self.learner_folder)])
+        _answers(ready)
         self._new = ray.put(found[0][1])
         self._publish()
 
@@ -117,10 +119,7 @@ class RayTrainer(Trainer):
         calls = [seat.actor.update.options(num_returns=2).remote(batch, version, weights)
                  for seat in self.fleet.of("learner")]  # fmt: skip
         self._new = calls[0][1]
-        try:
-            outcome = ray.get([stats for stats, _ in calls])  # a tuple each: see Rank.update
-        except ray.exceptions.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, DivergedError) else error) from None
+        outcome = _answers([stats for stats, _ in calls])  # a tuple each: see Rank.update
         self.watch.seconds["learner"] += max(seconds for _, seconds, _ in outcome)
         self.parity.drift(outcome[0][0]["drift"], version)
         return {key: outcome[0][0][key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
@@ -203,3 +202,14 @@ class RayTrainer(Trainer):
         self.learner_folder = str(self.run_dir.absolute() / "resume" / state["learner"])
         versions = self.log.table("evals").column("version").to_pylist()
         self.log.truncate({"evals": sum(version <= self.pipeline.version for version in versions)})
+
+
+def _answers(references: Sequence[Any]) -> list[Any]:
+    """What calls have returned. What a worker raised is raised here as what it is."""
+    import ray
+
+    try:
+        found: list[Any] = ray.get(references)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    return found

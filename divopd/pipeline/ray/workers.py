@@ -22,6 +22,7 @@ from divopd.learner import Learner, Reference
 from divopd.losses import SAMPLED
 from divopd.pipeline.course import Task
 from divopd.pipeline.ray.environments import remote_envs
+from divopd.pipeline.ray.nodes import Home
 from divopd.pipeline.ray.proxies import OneAtATime, RemoteTeacher
 from divopd.pipeline.ray.weights import Packed, pack, unpack
 from divopd.policies.base import Sample, Session
@@ -40,9 +41,9 @@ Probe = tuple[Probes, list[list[np.ndarray]]]
 """What the learner has scored, and the log-probs that came of it."""
 
 
-def check_in(config: RunConfig, folder: str) -> int:
-    """The first thing any worker does; its process. `folder`: where the paths of the configuration begin."""
-    os.chdir(folder)
+def check_in(config: RunConfig, home: Home, shares: bool = False) -> int:
+    """The first thing any worker does; its process. `shares`: it needs the run's folder."""
+    home.enter(shares)
     torch.set_num_threads(config.threads)
     return os.getpid()
 
@@ -58,8 +59,8 @@ def teacher_vocabulary(config: RunConfig, rows: int) -> int:
 class Explorer:
     """Plays tasks with a policy of its own, its environments in other processes. Threads may play at once (lanes)."""
 
-    def setup(self, config: RunConfig, folder: str) -> int:
-        pid = check_in(config, folder)
+    def setup(self, config: RunConfig, home: Home) -> int:
+        pid = check_in(config, home)
         pipeline = config.pipeline
         self.renderer = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name))
         self.policy = make_policy(config.student, self.renderer.eos, config.prompt.max_tokens)
@@ -114,8 +115,8 @@ class Explorer:
 class Scorer:
     """The frozen teacher: scores finished rollouts, and acts where a rollout policy asks it to."""
 
-    def setup(self, config: RunConfig, folder: str) -> int:
-        pid = check_in(config, folder)
+    def setup(self, config: RunConfig, home: Home) -> int:
+        pid = check_in(config, home)
         eos = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name)).eos
         self.policy = make_policy(config.teacher, eos, config.prompt.max_tokens)
         self.vocabulary = teacher_vocabulary(config, self.policy.vocabulary)
@@ -157,10 +158,10 @@ class Rank:
             return f"tcp://{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def setup(
-        self, config: RunConfig, folder: str, rank: int, world: int, address: str, saved: str | None
+        self, config: RunConfig, home: Home, rank: int, world: int, address: str, saved: str | None
     ) -> tuple[int, Packed | None]:
         """Start from the student, or from what `save` left in `saved`; its process, and the weights (of rank 0)."""
-        pid = check_in(config, folder)
+        pid = check_in(config, home, shares=True)
         self.config, self.rank, self.world = config, rank, world
         loss, reference = config.method.loss, None
         if loss.name != SAMPLED:
@@ -227,8 +228,8 @@ class Rank:
 class Examiner:
     """Plays checkpoints on the fixed panel, apart from the learner's clock."""
 
-    def setup(self, config: RunConfig, folder: str) -> int:
-        pid = check_in(config, folder)
+    def setup(self, config: RunConfig, home: Home) -> int:
+        pid = check_in(config, home, shares=True)
         self.evaluator = Evaluator(config)
         return pid
 

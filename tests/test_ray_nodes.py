@@ -1,0 +1,96 @@
+"""Several Ray nodes on one machine: raylets and object stores of their own, between which everything travels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from divopd.config import RunConfig
+from divopd.doctor import SetupError
+from divopd.runlog import read_json
+from divopd.train import train
+from ray_runs import SMALL, check_log, fleets, quiet
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+STORE = {"object_store_memory": 100 << 20}
+ELSEWHERE = SMALL | {"resources": {"far": 1}}
+
+
+@pytest.fixture
+def nodes() -> Iterator[Any]:
+    """A head, which has nothing `far`, and a node that has three of it. Ray notices within 2 s that a node is gone."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    head = {"num_cpus": 1, "resources": {"near": 1}, "include_dashboard": False, "_system_config": soon} | STORE
+    made = Cluster(initialize_head=True, head_node_args=head)
+    another(made)
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def another(cluster: Any) -> None:
+    cluster.add_node(wait=False, num_cpus=1, resources={"far": 3}, **STORE)
+
+
+def homes(fleet: Any) -> dict[str, str]:
+    """The node of each worker."""
+    return {f"{seat.kind} {seat.index}": node for seat, node in fleet._nodes().items()}
+
+
+def lose(cluster: Any, name: str) -> None:
+    """The node is gone at once, as by a power cut."""
+    [lost] = [node for node in cluster.worker_nodes if node.node_id == name]
+    cluster.remove_node(lost, allow_graceful=False)
+
+
+def test_workers_on_several_nodes_and_nodes_that_are_lost(
+    nodes: Any,
+    ray_cell: Callable[..., RunConfig],
+    tiny_cell: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Learner here and explorer there leave the log of one process. Then the other node holds explorers, learner and
+    weights, and is lost: a third node goes on. That one is lost as well, and the run ends in a line; with a fourth it
+    goes on.
+    """
+    found, seen = fleets(monkeypatch), []
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    apart = {"explorers": ELSEWHERE, "learners": SMALL | {"resources": {"near": 1}}, "evaluators": {"count": 0}}
+    train(ray_cell(placement=apart | {"clock": "virtual"}), tmp_path / "apart", lambda *_: seen.append(homes(found[0])))
+    assert seen[0]["explorer 0"] != seen[0]["learner 0"]
+    train(tiny_cell(), tmp_path / "one", quiet)
+    for name in ("turns.parquet", "updates.parquet", "transcripts.parquet", "status.json"):
+        assert (tmp_path / "apart" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
+
+    lost: list[str] = []
+
+    def power_cut(done: int, total: int, words: str) -> None:
+        if done == 3 + 2 * len(lost) and len(lost) < 2:  # the first while a checkpoint is under way
+            if not lost:
+                another(nodes)
+                nodes.wait_for_nodes()
+            lost.append(homes(found[1])["learner 0"])
+            lose(nodes, lost[-1])
+
+    far = {"explorers": ELSEWHERE | {"count": 2}, "learners": ELSEWHERE, "evaluators": {"count": 0}, "patience": 5.0}
+    cell = ray_cell(placement=far | {"scorers": SMALL | {"resources": {"near": 0.5}}})
+    with pytest.raises(SetupError, match="no node has had a place for learner 0, whose node is gone"):
+        train(cell, tmp_path / "run", power_cut)
+    assert len(set(lost)) == 2
+    another(nodes)
+    nodes.wait_for_nodes()
+    assert train(cell, tmp_path / "run", power_cut) == "done"
+    check_log(cell, tmp_path / "run")
+    replaced = read_json(tmp_path / "run", "status.json")["replaced"]
+    assert replaced["learner"] >= 1 and replaced["explorer"] >= 2 and replaced["scorer"] == 0
