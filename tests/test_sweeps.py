@@ -57,22 +57,25 @@ def test_shipped_sweeps_differ_by_their_quantity_alone(path: Path):
     seen = set()
     for cell in cells:
         value = value_of(cell, key_of(path), path)
-        seen.add((cell.method.rule, value))
+        seen.add((cell.method.rule, value, cell.seed))
         if path.stem in ("load", "staleness"):  # the name says the value
-            assert cell.method.name == f"{cell.method.rule}_{'load' if path.stem == 'load' else 'stale'}{value:g}"
+            assert cell.method.name == f"{cell.method.rule}_{'batch' if path.stem == 'load' else 'stale'}{value:g}"
     assert len(seen) == len(cells)
     same = [
-        cell.model_dump(exclude={"method": True, "pipeline": {"load"}, "train": {"max_staleness"}}) for cell in cells
+        cell.model_dump(
+            exclude={"method": True, "seed": True, "pipeline": {"tasks_per_step"}, "train": {"max_staleness"}}
+        )
+        for cell in cells
     ]
     assert all(one == same[0] for one in same)
-    loads, staleness = {c.pipeline.load for c in cells}, {c.train.max_staleness for c in cells}
-    assert loads == ({0.5, 1.0, 2.0, 3.0} if path.stem == "load" else {3.0})
+    batches, staleness = {c.pipeline.tasks_per_step for c in cells}, {c.train.max_staleness for c in cells}
+    assert batches == ({2, 6, 16} if path.stem == "load" else {16})  # the paper's rollout batches
     assert staleness == ({1, 2, 4, 8} if path.stem == "staleness" else {2})
 
 
 def test_there_are_four():
     assert {path.stem: key_of(path) for path in SWEEPS} == {
-        "load": "pipeline.load",
+        "load": "pipeline.tasks_per_step",
         "cap": "method.params.cap",
         "staleness": "train.max_staleness",
         "access": "method.rule",
@@ -152,13 +155,13 @@ def test_values_sort_as_numbers_and_none_comes_last():
 
 def test_the_table_says_units_bounds_and_what_is_reported():
     frame = by_value(*frames())
-    ours, theirs = sweep_tables(frame, sweep_facts("pipeline.load", COUNTERPARTS), "pipeline.load")
+    ours, theirs = sweep_tables(frame, sweep_facts("pipeline.tasks_per_step", COUNTERPARTS), "pipeline.tasks_per_step")
     rows = [dict(zip(ours.header, row, strict=True)) for row in ours.rows]
-    assert rows[1]["Arrival / drain aimed at"] == "0.5"
+    assert rows[1]["Tasks an explorer step plays"] == "0.5"
     assert rows[1]["Tokens to target (k)"] == ">2" and rows[2]["Tokens to target (k)"] == "2"
     assert rows[1]["Final-5 success (%)"] == "40.0 [40.0, 40.0]" and rows[1]["Never selected (%)"] == "25.0"
     assert "50 %" in ours.notes[0]
-    assert ["–", "Vanilla OPD", "2.27", "49.3", "26.9", "30175"] in theirs.rows
+    assert ["–", "Vanilla OPD", "16", "49.3", "26.9", "30175", "2.27"] in theirs.rows
 
 
 def test_reported_rows_of_each_sweep():
@@ -170,25 +173,25 @@ def test_reported_rows_of_each_sweep():
     assert stale["mean_age"].to_dict() == {("vanilla", "2"): 1.69, ("vanilla", "4"): 3.19}
     access = sweep_facts("method.rule", COUNTERPARTS).set_index("value")
     assert access["final"].to_dict() == {"vanilla_256": 78.57, "rollout_first": 78.57}
-    assert len(sweep_facts("pipeline.load", {})) == 6 and sweep_facts("train.updates", COUNTERPARTS).empty
+    assert len(sweep_facts("pipeline.tasks_per_step", {})) == 6 and sweep_facts("train.updates", COUNTERPARTS).empty
     assert len(reported("cap")) == 36
 
 
 def test_the_figure_has_units_legend_and_the_papers_points():
     frame = by_value(*frames())
-    fig = sweep_figure(frame, sweep_facts("pipeline.load", COUNTERPARTS), "pipeline.load")
+    fig = sweep_figure(frame, sweep_facts("pipeline.tasks_per_step", COUNTERPARTS), "pipeline.tasks_per_step")
     axes = [ax for ax in fig.axes if ax.axison]
-    assert len(axes) == 8 and {ax.get_xlabel() for ax in axes[5:]} == {"Arrival / drain aimed at"}
+    assert len(axes) == 8 and {ax.get_xlabel() for ax in axes[5:]} == {"Tasks an explorer step plays"}
     assert all(ax.get_title(loc="left") for ax in axes)
     assert [tick.get_text() for tick in axes[6].get_xticklabels()] == ["0.5", "3", "none"]
     texts = [text.get_text() for text in fig.legends[0].get_texts()]
     assert texts == ["Vanilla OPD", "DivOPD", "hollow: reported in arXiv 2609.34838"]
     assert fig.get_supxlabel().endswith("reported final-5: the last evaluation alone")  # which is all that it reports
-    # Vanilla's load 2.27 lies between 0.5 and 3, at its share of the way
+    # the paper's two tasks lie between 0.5 and 3, at their share of the way
     marks = [
         tuple(line.get_xydata()[0]) for line in axes[0].lines if line.get_marker() == "o" and line.get_mfc() == "white"
     ]
-    assert (pytest.approx((2.27 - 0.5) / 2.5), 49.3) in [(x, y) for x, y in marks]
+    assert (pytest.approx((2 - 0.5) / 2.5), 52.1) in [(x, y) for x, y in marks]
     assert all(np.isfinite(ax.get_ylim()).all() for ax in axes)
     plt.close(fig)
 
@@ -203,10 +206,15 @@ def collected(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "settings" / "alfworld-0.5m.yaml").write_text(
         yaml.safe_dump({"student": {"path": "models/none/a"}, "teacher": {"path": "models/none/b"}})
     )
-    methods = {name: {"config": {"pipeline": {"load": load}}} for name, load in
-               (("vanilla", 1.0), ("divopd_base", 2.0), ("divopd", 2.0))}  # fmt: skip
+    methods = {name: {"config": {"pipeline": {"tasks_per_step": tasks}}} for name, tasks in
+               (("vanilla", 2), ("divopd_base", 6), ("divopd", 6))}  # fmt: skip
     suite = tmp_path / "suite.yaml"
-    content = {"name": "synthetic", "settings": ["alfworld-0.5m"], "methods": methods, "sweep": "pipeline.load"}
+    content = {
+        "name": "synthetic",
+        "settings": ["alfworld-0.5m"],
+        "methods": methods,
+        "sweep": "pipeline.tasks_per_step",
+    }
     suite.write_text(yaml.safe_dump(content))
     for cell in load_suite(suite):
         write_run(tmp_path / "results", cell, updates=20)
@@ -218,9 +226,9 @@ def collected(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_sweep_from_run_logs(collected: tuple[Path, Path]):
     results, suite = collected
     done = CliRunner().invoke(command, [str(results), "--suite", str(suite)], catch_exceptions=False)
-    assert done.exit_code == 0 and "Sweep of pipeline.load" in done.output
+    assert done.exit_code == 0 and "Sweep of pipeline.tasks_per_step" in done.output
     frame = pd.read_csv(results / "sweep.csv")
-    assert list(zip(frame["rule"], frame["value"], strict=True)) == [("vanilla", 1), ("divopd_base", 2), ("divopd", 2)]
+    assert list(zip(frame["rule"], frame["value"], strict=True)) == [("vanilla", 2), ("divopd_base", 6), ("divopd", 6)]
     page = (results / "sweep.md").read_text()
     assert "figures/sweep.png" in page and "Reported in arXiv 2609.34838" in page
     assert (results / "figures" / "sweep.png").stat().st_size > 20_000

@@ -137,8 +137,8 @@ def sweep_frame(rule: str, value: object, **over: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("name", "frame", "ours", "theirs"),
     [
-        ("load", sweep_frame("vanilla", 0.5), {"Load aimed at": "0.5", "Arrival / drain": "2.00", "Stale rows": "40"},
-         {"Load aimed at": "high", "Arrival / drain": "2.27", "Final (%)": "49.3", "Stale rows": "30175"}),
+        ("load", sweep_frame("vanilla", 6), {"Tasks a step": "6", "Arrival / drain": "2.00", "Stale rows": "40"},
+         {"Tasks a step": "16", "Arrival / drain": "2.27", "Final (%)": "49.3", "Stale rows": "30175"}),
         ("cap", sweep_frame("divopd", "4"), {"k": "4", "Final-5 (%)": "50.0 [40.0, 60.0]"},
          {"k": "4", "Peak (%)": "79.3"}),
         ("staleness", sweep_frame("vanilla", 2), {"Versions": "2", "Mean age (versions)": "1.50"},

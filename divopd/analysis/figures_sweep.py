@@ -17,6 +17,7 @@ from divopd.analysis.tables_controls import NONE
 
 TITLES = {
     "pipeline.load": "Arrival / drain aimed at",
+    "pipeline.tasks_per_step": "Tasks an explorer step plays",
     "method.params.cap": "Cap k (turns a rollout)",
     "train.max_staleness": "Maximum staleness (versions)",
     "method.rule": "Rule",
@@ -107,7 +108,7 @@ def _series(ax: Axes, part: pd.DataFrame, name: str, values: list[str], rule: st
 
 def _fact(ax: Axes, fact: dict[str, Any], name: str, values: list[str], rules: list[str]) -> None:
     """The paper's value, where the panel's quantity is the paper's: its rule's mark, hollow, at its place."""
-    theirs = {"final5_mean": fact["final5_mean"], "peak": fact["peak"], "mean_age": fact["mean_age"]}.get(name)
+    theirs = fact.get(name) if name in ("final5_mean", "peak", "mean_age", "load") else None
     final = name == "final5_mean" and pd.isna(theirs)
     if final:
         theirs = fact["final"]

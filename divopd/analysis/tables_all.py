@@ -66,10 +66,7 @@ def sweep(name: str, results: Path, counterparts: Mapping[str, str]) -> Table:
     if not path.exists():
         raise NoRunsError(tables_controls.sweep_needed(name, path.parent))
     frame = pd.read_csv(path)
-    facts = tables_controls.sweep_facts(SWEEPS[name][2], counterparts)
-    if name == "load":  # its loads are measured ones; what was aimed at has a name in words
-        facts = facts.assign(value=facts["load"], load=facts["value"].astype(float))
-    return tables_controls.sweep_table(name, frame, facts)
+    return tables_controls.sweep_table(name, frame, tables_controls.sweep_facts(SWEEPS[name][2], counterparts))
 
 
 def sweep_csv(name: str, results: Path) -> Path:

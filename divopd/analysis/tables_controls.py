@@ -21,7 +21,7 @@ from divopd.paper import reported
 # table -> title, suite of its runs under experiments/sweeps/, swept key, columns shown: heading, factor, digits
 _SUCCESS = {"peak": ("Peak (%)", 100, 1), "final5_mean": ("Final-5 (%)", 100, 1), "final": ("Final (%)", 100, 1)}
 SWEEPS: dict[str, tuple[str, str, str, dict[str, tuple[str, float, int]]]] = {
-    "load": ("Producer load", "load", "pipeline.load", {
+    "load": ("Producer load", "load", "pipeline.tasks_per_step", {
         "load": ("Arrival / drain", 1, 2), **_SUCCESS, "nauc": ("nAUC (%)", 100, 1), "stale_rows": ("Stale rows", 1, 0),
     }),
     "cap": ("Sensitivity to the cap k", "cap", "method.params.cap", {
@@ -39,13 +39,14 @@ ACCESS = ("vanilla_256", "gate_only", "top_b", "divopd_k_inf", "divopd_base", "d
 
 # swept key: the paper's table and its columns under our names
 PAPER: dict[str, tuple[str, dict[str, str]]] = {
-    "pipeline.load": ("producer_load", {"reader": "method", "arrival_over_drain": "value", "final_success": "final",
-                                        "nauc_150": "nauc"}),
+    "pipeline.tasks_per_step": ("producer_load", {
+        "reader": "method", "rollout_batch": "value", "load": "level", "arrival_over_drain": "load",
+        "final_success": "final", "nauc_150": "nauc"}),
     "method.params.cap": ("cap", {"cap": "value"}),
     "train.max_staleness": ("staleness", {"max_staleness": "value"}),
     "method.rule": ("matched_access", {}),
 }  # fmt: skip
-FACTS = ["peak", "final5_mean", "best5_mean", "final", "nauc", "mean_age", "stale_rows"]
+FACTS = ["peak", "final5_mean", "best5_mean", "final", "nauc", "mean_age", "stale_rows", "load"]
 PERCENT = ("peak", "final5_mean", "best5_mean", "final", "nauc")  # of FACTS
 NONE = "none"  # the value of a method without the swept key
 
@@ -159,7 +160,7 @@ def sweep_table(name: str, frame: pd.DataFrame, facts: pd.DataFrame) -> Table:
     return Table(title, header, rows, both, [*notes, REPORTED])
 
 
-_VALUES = {"load": "Load aimed at", "cap": "k", "staleness": "Versions", "access": "Value"}
+_VALUES = {"load": "Tasks a step", "cap": "k", "staleness": "Versions", "access": "Value"}
 
 
 def sweep_facts(key: str, counterparts: Mapping[str, str]) -> pd.DataFrame:
