@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from divopd.analysis import redraw as work
 from divopd.analysis.report import report
 from divopd.analysis.sweeps import (
     NONE,
@@ -246,7 +247,19 @@ def test_redraw_gives_the_same_bytes_and_goes_past_what_is_broken(collected: tup
     for kind in ("png", "pdf"):
         first, second = (tmp_path / side / "synthetic" / f"sweep.{kind}" for side in "ab")
         assert first.read_bytes() == second.read_bytes()
-    assert (tmp_path / "b" / "synthetic" / "learning_curves.png").exists() and (results / "report.md").exists()
+    assert (tmp_path / "b" / "synthetic" / "learning_curves.png").exists()
+
+
+def test_a_page_shows_the_sweeps_whichever_is_drawn_first(collected: tuple[Path, Path], tmp_path: Path, monkeypatch):
+    results, suite = collected
+    CliRunner().invoke(command, [str(results), "--suite", str(suite)])
+    sweep_of = results.parent / "sweep-load"  # by its name the load sweep of every suite beside it
+    shutil.copytree(results, sweep_of)
+    monkeypatch.setattr(
+        "divopd.analysis.redraw.report", lambda a, b, c, stage: stage == "page" and report(a, b, c, stage)
+    )
+    assert [error for _, error in work.redraw([results, sweep_of], tmp_path / "new", 1)] == [None, None]
+    assert "new/sweep-load/sweep.png)" in (results / "report.md").read_text()
 
 
 def test_a_sweep_without_its_key_is_one_line(collected: tuple[Path, Path], tmp_path: Path):

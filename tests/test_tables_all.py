@@ -12,7 +12,7 @@ import pytest
 from divopd.analysis import tables_all, tables_controls, tables_costs, tables_use
 from divopd.analysis.collect import COSTS
 from divopd.analysis.table import DASH, Table
-from divopd.analysis.tables_controls import NoRunsError
+from divopd.analysis.tables_controls import SWEEPS, NoRunsError
 from divopd.runlog import STAGES
 
 COUNTERPARTS = {"alfworld-0.5m": "alfworld-qwen3-1.7b"}
@@ -155,7 +155,10 @@ def test_a_sweeps_csv_beside_the_papers_rows(
         tables_all.sweep(name, results, COUNTERPARTS)
     path = tables_all.sweep_csv(name, results)
     path.parent.mkdir()
-    frame.to_csv(path, index=False)
+    frame.assign(key="train.updates").to_csv(path, index=False)  # its values are not this table's
+    with pytest.raises(NoRunsError, match=f"sweep.csv does not sweep {SWEEPS[name][2]}"):
+        tables_all.sweep(name, results, COUNTERPARTS)
+    frame.assign(key=SWEEPS[name][2]).to_csv(path, index=False)
     table = tables_all.sweep(name, results, COUNTERPARTS)
     shown = [dict(zip(table.header, row, strict=True)) for row in table.rows]
     label = shown[0]["Rule"]

@@ -21,18 +21,26 @@ def suites(results: Path) -> list[Path]:
 
 
 def redraw(folders: Sequence[Path], figures: Path, jobs: int) -> Iterator[tuple[Path, str | None]]:
-    """Draw suites again, `jobs` at once, and give each as it ends: its folder, and what went wrong (None: nothing)."""
+    """Draw suites again, `jobs` at once, and give each as it ends: its folder, and what went wrong (None: nothing).
+
+    Pages come when all is drawn: they show the figures of sweeps, which are suites of their own.
+    """
     largest_first = sorted(folders, key=lambda folder: -(folder / "summary.csv").stat().st_size)
+    whole = []
     # fork: pandas and matplotlib are imported once for all, and nothing has started a thread yet
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-        tasks = {pool.submit(_redraw, folder, figures / folder.name): folder for folder in largest_first}
+        tasks = {pool.submit(_draw, folder, figures / folder.name): folder for folder in largest_first}
         for task in as_completed(tasks):
+            if task.result() is None:
+                whole.append(tasks[task])
             yield tasks[task], task.result()
+    for folder in whole:
+        report(folder, folder, figures / folder.name, "page")
 
 
-def _redraw(folder: Path, figures: Path) -> str | None:
+def _draw(folder: Path, figures: Path) -> str | None:
     try:
-        for stage in ("tables", "figures", "page"):
+        for stage in ("tables", "figures"):
             report(folder, folder, figures, stage)
         if (folder / "sweep.csv").exists():
             sweeps.draw_again(folder, figures)

@@ -127,8 +127,10 @@ def _page(results: Path, out: Path, folder: Path) -> list[str]:
     texts = [out / "tables" / file for file in (*(f"{name}.md" for name in TABLES), LEFT_OUT)]
     parts += [path.read_text() for path in texts if path.exists()]
     pictures = {name: folder / f"{name}.png" for name in FIGURES}
-    # sweeps are suites of their own, and so are their figures
-    pictures |= {f"sweep_{name}": folder.parent / sweep_csv(name, out).parent.name / "sweep.png" for name in SWEEPS}
+    for name in SWEEPS:  # suites of their own, and so are their figures
+        theirs = sweep_csv(name, out).parent
+        places = [theirs / "figures", folder.parent / theirs.name]  # where `divopd sweep` and the workflow put them
+        pictures |= {f"sweep_{name}": place / "sweep.png" for place in places if (place / "sweep.png").exists()}
     for name, path in pictures.items():
         if path.exists():
             parts.append(f"![{name.replace('_', ' ')}]({Path(os.path.relpath(path, out)).as_posix()})\n")

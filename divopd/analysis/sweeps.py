@@ -58,18 +58,11 @@ def sweep(results: Path, suite: Path, figures: Path) -> list[str]:
     frame.insert(0, "key", spec.sweep)
     frame.to_csv(results / "sweep.csv", index=False, float_format="%.10g")
     tables = draw_again(results, figures)
-    link = Path(os.path.relpath(figures / "sweep.png", results)).as_posix()
-    page = [
-        f"# {spec.description or spec.name}\n",
-        *(table.markdown() for table in tables),
-        f"![{spec.name}]({link})\n",
-    ]
-    (results / "sweep.md").write_text("\n".join(page))
     return [tables[0].markdown(), f"sweep -> {results}/sweep.{{csv,md}}, {figures}/sweep.{{png,pdf}}"]
 
 
 def draw_again(results: Path, figures: Path) -> list[Table]:
-    """The tables and the figure of a sweep, from sweep.csv alone. Raises RunLogError where that cannot be read."""
+    """Tables, figure and page of a sweep, from sweep.csv alone. Raises RunLogError where that cannot be read."""
     frame = _load(results, "sweep", "sweep ...", dtype={"value": str, "bound": str}).fillna({"bound": ""})
     if "key" not in frame:
         raise RunLogError(f"{results / 'sweep.csv'} does not name its key; run `divopd sweep` again")
@@ -81,6 +74,9 @@ def draw_again(results: Path, figures: Path) -> list[Table]:
     (folder / "sweep.md").write_text("\n".join(table.markdown() for table in tables))
     (folder / "sweep.tex").write_text("\n".join(table.latex() for table in tables))
     draw({"sweep": lambda: sweep_figure(frame, facts, key, counterparts)}, figures)
+    link = Path(os.path.relpath(figures / "sweep.png", results)).as_posix()
+    page = [f"# {TITLES.get(key, key)}\n", *(table.markdown() for table in tables), f"![sweep of {key}]({link})\n"]
+    (results / "sweep.md").write_text("\n".join(page))
     return tables
 
 

@@ -66,6 +66,8 @@ def sweep(name: str, results: Path, counterparts: Mapping[str, str]) -> Table:
     if not path.exists():
         raise NoRunsError(tables_controls.sweep_needed(name, path.parent))
     frame = pd.read_csv(path)
+    if "key" not in frame or frame["key"].iloc[0] != SWEEPS[name][2]:  # of an older experiments/sweeps/<name>.yaml
+        raise NoRunsError(f"{path} does not sweep {SWEEPS[name][2]}; {tables_controls.sweep_needed(name, path.parent)}")
     return tables_controls.sweep_table(name, frame, tables_controls.sweep_facts(SWEEPS[name][2], counterparts))
 
 
