@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from divopd.config import RunConfig
 from divopd.doctor import SetupError
+from divopd.pipeline.ray import nodes as places
 from divopd.runlog import read_json
 from divopd.train import train
 from ray_runs import SMALL, check_log, fleets, quiet
@@ -94,3 +96,29 @@ def test_workers_on_several_nodes_and_nodes_that_are_lost(
     check_log(cell, tmp_path / "run")
     replaced = read_json(tmp_path / "run", "status.json")["replaced"]
     assert replaced["learner"] >= 1 and replaced["explorer"] >= 2 and replaced["scorer"] == 0
+
+
+def test_what_a_node_does_not_see_is_named(
+    ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker looks for folder, models and the run's folder before it loads anything."""
+    monkeypatch.setattr(places, "PATIENCE", 0.0)
+    run, start = tmp_path / "run", tmp_path / "start"
+    start.mkdir()
+    monkeypatch.chdir(start)
+    student = tmp_path / "student"
+    shutil.copytree(ray_cell().student.path, student)
+    home = places.Home.here(ray_cell(student={"path": str(student)}), run)
+    home.enter(shares=True)
+    [mark] = (run / "resume").iterdir()
+    mark.unlink()  # as on a disk of its own
+    home.enter(shares=False)
+    with pytest.raises(SetupError, match=f"does not see {run} .* --out must be on a file system that all nodes share"):
+        home.enter(shares=True)
+    shutil.rmtree(student)
+    with pytest.raises(SetupError, match=f"node .* does not see {student} .* at the same paths on every node"):
+        home.enter(shares=False)
+    start.rmdir()
+    with pytest.raises(SetupError, match=f"does not see {start} .* start divopd in a folder that all nodes have"):
+        home.enter(shares=False)
+    monkeypatch.chdir(tmp_path)

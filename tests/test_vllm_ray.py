@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,22 @@ def cell(ray_cell: Callable[..., RunConfig]) -> RunConfig:
 
 
 def engine_processes(seat: Any) -> list[psutil.Process]:
-    """What a seat's actor has started for its engine: vLLM names them."""
-    children = psutil.Process(seat.pid).children(recursive=True)
-    return [process for process in children if "VLLM" in process.name() or "VLLM" in " ".join(process.cmdline())]
+    """What a seat's actor has started for its engine: vLLM names them. Looked for again where there is none at once."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        below = [(process, title(process)) for process in psutil.Process(seat.pid).children(recursive=True)]
+        if found := [process for process, name in below if "VLLM" in name]:
+            return found
+        time.sleep(0.5)
+    every = [process.info for process in psutil.process_iter(["pid", "ppid", "name", "cmdline"])]
+    raise AssertionError(f"{seat} has no engine below it, but {below}; there are {every}")
+
+
+def title(process: psutil.Process) -> str:
+    """Its name and what follows; nothing where it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join([process.name(), *process.cmdline()])
+    return ""
 
 
 def test_a_cell_trains_whoever_dies(

@@ -23,6 +23,7 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads and may have used the GPU: no fork
+    "VLLM_ENGINE_READY_TIMEOUT_S": "3600",  # to load; as long as a worker of the Ray pipeline may take
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # as many threads as OMP_NUM_THREADS says, where the system puts them
 }
 """vLLM's environment, where the user has not set it."""
