@@ -142,13 +142,18 @@ def test_the_audits():
 
 
 def test_the_sweeps():
-    load = finals("sweep-load", "alfworld-0.5m").iloc[0]
-    paragraph = PAGE[PAGE.index("**Load**") :].split("\n\n")[0]
-    pairs = re.findall(r"(\d\d\.\d) and (\d\d\.\d)", paragraph)
-    want = [(method, loads) for loads in (("0.5", "1"), ("2", "3")) for method in ("divopd_base", "vanilla", "divopd")]
-    said = dict(zip(want, pairs, strict=True))
-    for (method, loads), pair in said.items():
-        assert pair == tuple(f"{100 * load[f'{method}_load{value}']:.1f}" for value in loads), method
+    frame = pd.read_csv(ROOT / "results" / "sweep-load-reference" / "sweep.csv").set_index(["rule", "value"])
+    shown = rows_under(PAGE, "| final-5 | 2 tasks |")[1:]
+    for row, rule in zip(shown, ("vanilla", "divopd_base", "divopd"), strict=False):
+        ours = [frame.loc[(rule, tasks)] for tasks in (2, 6, 16)]
+        names = ("final5_mean", "final5_mean_low", "final5_mean_high")
+        assert row[1:] == ["{:.1f} [{:.1f}, {:.1f}]".format(*(100 * one[name] for name in names)) for one in ours]
+    assert [cell.split()[0] for cell in shown[3][1:]] == [
+        f"{frame.loc[('vanilla', t), 'load']:.2f}" for t in (2, 6, 16)
+    ]
+    never = [100 * frame.loc[(rule, 16), "never_selected_share"] for rule in ("vanilla", "divopd_base", "divopd")]
+    assert f"leaves {never[0]:.0f} % of the rollouts without a trained turn, base and DivOPD {never[1]:.0f} %" in PAGE
+    assert f"{never[1]:.0f}" == f"{never[2]:.0f}" and frame.xs(2, level="value")["stale_rows"].eq(0).all()
     access = (100 * finals("sweep-access", "alfworld-0.5m").iloc[0]).map("{:.1f}".format)
     for words, method in (("vanilla", "vanilla"), ("as many turns as DivOPD", "vanilla_256"),
                           ("gate alone", "gate_only"), ("base", "divopd_base"), ("DivOPD", "divopd")):  # fmt: skip

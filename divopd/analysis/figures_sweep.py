@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def sweep_figure(
     seeds = f"mean and 95 % t interval over {most} seeds" if most > 1 else "one seed"
     where = settings[0] if len(settings) == 1 else f"{len(settings)} settings"
     final = "reported final-5: the last evaluation alone" if "reported final" in reported else ""
-    style.legend(fig, keys, "; ".join(text for text in (where, seeds, beyond, final) if text))
+    style.legend(fig, keys, fill("; ".join(text for text in (where, seeds, beyond, final) if text), 100))
     return fig
 
 
