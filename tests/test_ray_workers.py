@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from divopd.config import RunConfig
+from divopd.pipeline.ray.proxies import RemoteTeacher, TeacherLostError
 from divopd.runlog import read_json
 from divopd.train import train
 from ray_runs import SMALL, check_log, end, fleets, quiet, tables
@@ -30,6 +32,20 @@ def test_two_ranks_log_what_one_does(
     for name in ("loss", "objective", "drift", "grad_norm"):
         np.testing.assert_allclose(updates[name], wanted[name], rtol=2e-4, atol=2e-6, err_msg=name)
     assert read_json(tmp_path / "two", "status.json") == read_json(tmp_path / "one", "status.json")
+
+
+def test_a_teacher_that_does_not_answer_is_lost_before_whoever_waits_for_it(cluster: None) -> None:
+    import ray
+
+    class Deaf:
+        def open(self, *_: object) -> None:
+            time.sleep(600)
+
+    actor = ray.remote(Deaf).options(num_cpus=0).remote()
+    with pytest.raises(TeacherLostError) as lost:
+        RemoteTeacher(3, 2, actor, (0, 0, 0), limit=0.5).session(1)
+    assert (lost.value.scorer, lost.value.life) == (3, 2)
+    ray.kill(actor)
 
 
 def test_learners_that_die_an_explorer_that_hangs_and_an_end_in_between(

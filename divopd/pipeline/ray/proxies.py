@@ -13,7 +13,7 @@ from divopd.types import RolloutId
 
 
 class TeacherLostError(RuntimeError):
-    """The scorer that acted for the teacher died: the episodes are played again."""
+    """The scorer that acted for the teacher died, or does not answer: the episodes are played again."""
 
     def __init__(self, scorer: int, life: int) -> None:
         super().__init__(scorer, life)
@@ -40,10 +40,13 @@ class OneAtATime:
 
 
 class RemoteTeacher:
-    """The teacher's seat at the table, held by a scorer. Its draws are made there, and go on here."""
+    """The teacher's seat at the table, held by a scorer. Its draws are made there, and go on here.
 
-    def __init__(self, scorer: int, life: int, actor: Any, key: RolloutId) -> None:
-        self.scorer, self.life, self.actor, self.key = scorer, life, actor, key
+    An answer that takes longer than `limit` seconds is a TeacherLostError, as the scorer's death is.
+    """
+
+    def __init__(self, scorer: int, life: int, actor: Any, key: RolloutId, limit: float | None) -> None:
+        self.scorer, self.life, self.actor, self.key, self.limit = scorer, life, actor, key, limit
 
     def session(self, episodes: int) -> RemoteTeacher:
         self._ask("open", self.key, episodes)
@@ -66,7 +69,7 @@ class RemoteTeacher:
         import ray
 
         try:
-            return ray.get(getattr(self.actor, method).remote(*args))
+            return ray.get(getattr(self.actor, method).remote(*args), timeout=self.limit)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineLostError):
                 raise TeacherLostError(self.scorer, self.life) from error

@@ -21,6 +21,7 @@ from divopd.pipeline.ray.nodes import Home
 from divopd.pipeline.ray.steps import RayCourse
 from divopd.pipeline.ray.weights import unpack
 from divopd.pipeline.virtual import VirtualPipeline
+from divopd.policies.parity import Parity
 from divopd.rollouts import Direction, TeacherTurns
 from divopd.train import Progress, Trainer, write_checkpoint
 from divopd.types import Rollout
@@ -192,6 +193,7 @@ class RayTrainer(Trainer):
             self._restore(state)
             return
         self.pipeline, self.learner_folder = self._course(), None
+        self.parity = Parity(self.config)
         self.transcripts.load_state_dict({"reached": -1, "waiting": {}})
         for path in (self.run_dir / "checkpoints").glob("*"):
             path.unlink()

@@ -68,6 +68,8 @@ class Explorer:
                                      config.prompt.max_response_tokens, config.rollout_temperature)  # fmt: skip
         count = pipeline.tasks_per_step * pipeline.runs_per_task
         self.envs = remote_envs(config.env, count, config.placement.environment_processes)
+        # for one answer of the teacher; less than a call may take, or the one that waits would be taken for the hung one
+        self.patience = config.placement.call_limit and config.placement.call_limit / 2
         self.stamp: Any = None  # of the weights that play
         self.lock = threading.Lock()
         return pid
@@ -86,7 +88,7 @@ class Explorer:
         watch, (i, n) = Stopwatch(), lane
         policy: Any = self.policy if self.policy.concurrent or n == 1 else OneAtATime(self.policy, self.lock)
         envs = self.envs[i::n][: len(tasks)]
-        helper: Any = RemoteTeacher(*teacher, tasks[0][0]) if teacher else None
+        helper: Any = RemoteTeacher(*teacher, tasks[0][0], self.patience) if teacher else None
         try:
             rollouts = play(policy, self.renderer, envs, tasks, stamp[1], self.settings, watch, direction, helper)
         finally:
