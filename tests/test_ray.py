@@ -54,6 +54,30 @@ class Arrivals:
         monkeypatch.setattr(RayCourse, "_choose", chosen)
 
 
+def replayed(cell: RunConfig, arrived: list[tuple[float, bytes]], ends: pd.Series) -> tuple[list[Any], list[Any]]:
+    """Rows and batches of the virtual pipeline, told what came when and when updates ended."""
+    calm = cell.model_copy(update={"pipeline": cell.pipeline.model_copy(update={"kind": "virtual"})})
+    virtual, batches = VirtualPipeline(calm, load_rule("divopd"), ["none"]), []
+
+    class Taken:
+        @staticmethod
+        def update(batch: Any) -> float:
+            return float(ends[virtual.update - 1]) - virtual.now
+
+    virtual._events, virtual.costs = [], Taken()  # type: ignore[assignment]
+    for when, rollout in arrived:
+        virtual._schedule(when, "arrive", pickle.loads(rollout))
+
+    def learn(batch: Any, version: int) -> dict[str, float]:
+        batches.append([(turn.rollout, turn.index) for turn in batch])
+        return {}
+
+    rows: list[dict[str, Any]] = []
+    while not virtual.finished:
+        virtual.run(Workers(quiet, learn, quiet, quiet), rows.append, Stopwatch())  # type: ignore[arg-type]
+    return rows, batches
+
+
 def test_an_asynchronous_run_and_the_virtual_pipeline_on_its_arrivals(
     cluster: None,
     ray_cell: Callable[..., RunConfig],
@@ -79,26 +103,8 @@ def test_an_asynchronous_run_and_the_virtual_pipeline_on_its_arrivals(
     wait = updates["time_start"] - updates["time_end"].shift(fill_value=0.0)
     assert np.allclose(updates["read_wait"], wait)
 
-    # the virtual pipeline, told when what came and when updates ended, chooses the same turns in the same order
-    calm = cell.model_copy(update={"pipeline": cell.pipeline.model_copy(update={"kind": "virtual"})})
-    virtual, batches = VirtualPipeline(calm, load_rule("divopd"), ["none"]), []
-
-    class Taken:
-        @staticmethod
-        def update(batch: Any) -> float:
-            return float(updates["time_end"][virtual.update - 1]) - virtual.now
-
-    virtual._events, virtual.costs = [], Taken()  # type: ignore[assignment]
-    for when, rollout in seen.arrived:
-        virtual._schedule(when, "arrive", pickle.loads(rollout))
-
-    def learn(batch: Any, version: int) -> dict[str, float]:
-        batches.append([(turn.rollout, turn.index) for turn in batch])
-        return {}
-
-    rows: list[dict[str, Any]] = []
-    while not virtual.finished:
-        virtual.run(Workers(quiet, learn, quiet, quiet), rows.append, Stopwatch())  # type: ignore[arg-type]
+    # the virtual pipeline chooses the same turns in the same order
+    rows, batches = replayed(cell, seen.arrived, updates["time_end"])
     assert batches == seen.batches and len(batches) == cell.train.updates
     for name in (
         "effective_rollouts",

@@ -68,7 +68,7 @@ class Explorer:
                                      config.prompt.max_response_tokens, config.rollout_temperature)  # fmt: skip
         count = pipeline.tasks_per_step * pipeline.runs_per_task
         self.envs = remote_envs(config.env, count, config.placement.environment_processes)
-        # for one answer of the teacher; less than a call may take, or the one that waits would be taken for the hung one
+        # for one answer of the teacher; less than a call may take, or who waits would be taken for the one that hangs
         self.patience = config.placement.call_limit and config.placement.call_limit / 2
         self.stamp: Any = None  # of the weights that play
         self.lock = threading.Lock()
