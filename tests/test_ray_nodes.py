@@ -34,7 +34,7 @@ def nodes() -> Iterator[Any]:
     head = {"num_cpus": 1, "resources": {"near": 1}, "include_dashboard": False, "_system_config": soon} | STORE
     made = Cluster(initialize_head=True, head_node_args=head)
     another(made)
-    made.wait_for_nodes()
+    made.wait_for_nodes(timeout=120)
     yield made
     ray.shutdown()
     made.shutdown()
@@ -81,17 +81,17 @@ def test_workers_on_several_nodes_and_nodes_that_are_lost(
         if done == 3 + 2 * len(lost) and len(lost) < 2:  # the first while a checkpoint is under way
             if not lost:
                 another(nodes)
-                nodes.wait_for_nodes()
+                nodes.wait_for_nodes(timeout=120)
             lost.append(homes(found[1])["learner 0"])
             lose(nodes, lost[-1])
 
-    far = {"explorers": ELSEWHERE | {"count": 2}, "learners": ELSEWHERE, "evaluators": {"count": 0}, "patience": 5.0}
+    far = {"explorers": ELSEWHERE | {"count": 2}, "learners": ELSEWHERE, "evaluators": {"count": 0}, "patience": 15.0}
     cell = ray_cell(placement=far | {"scorers": SMALL | {"resources": {"near": 0.5}}})
-    with pytest.raises(SetupError, match="no node has had a place for learner 0, whose node is gone"):
+    with pytest.raises(SetupError, match="no node has had a place for .*learner 0.*, whose node is gone"):
         train(cell, tmp_path / "run", power_cut)
     assert len(set(lost)) == 2
     another(nodes)
-    nodes.wait_for_nodes()
+    nodes.wait_for_nodes(timeout=120)
     assert train(cell, tmp_path / "run", power_cut) == "done"
     check_log(cell, tmp_path / "run")
     replaced = read_json(tmp_path / "run", "status.json")["replaced"]

@@ -112,7 +112,7 @@ class Loop:
             missing = [seat for seat in late if seat.kind == kind]
             if missing and (kind == "learner" or len(missing) == len(self.fleet.of(kind))):
                 raise SetupError(
-                    f"for {patience:g} s no node has had a place for {_names(missing)}, whose node is gone: add a node "
+                    f"for {patience:g} s no node has had a place for {_names(waiting)}, whose node is gone: add a node "
                     "and run the same command again, which goes on from the last resume point"
                 )
 
