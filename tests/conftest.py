@@ -123,3 +123,33 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return file
+
+
+@pytest.fixture
+def collected_sweep(tmp_path: Path) -> tuple[Path, Path]:
+    """A suite of three methods at two loads, run in appearance and collected: its results and its file."""
+    import yaml
+
+    from divopd.analysis.report import report
+    from divopd.suite import load_suite
+    from synthetic import write_run
+
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "alfworld-0.5m.yaml").write_text(
+        yaml.safe_dump({"student": {"path": "models/none/a"}, "teacher": {"path": "models/none/b"}})
+    )
+    methods = {name: {"config": {"pipeline": {"tasks_per_step": tasks}}} for name, tasks in
+               (("vanilla", 2), ("divopd_base", 6), ("divopd", 6))}  # fmt: skip
+    suite = tmp_path / "suite.yaml"
+    content = {
+        "name": "synthetic",
+        "settings": ["alfworld-0.5m"],
+        "methods": methods,
+        "sweep": "pipeline.tasks_per_step",
+    }
+    suite.write_text(yaml.safe_dump(content))
+    for cell in load_suite(suite):
+        write_run(tmp_path / "results", cell, updates=20)
+    results = tmp_path / "results" / "synthetic"
+    report(results, results, results / "figures", "collect", suite=suite)
+    return results, suite

@@ -17,8 +17,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from divopd.analysis import redraw as work
-from divopd.analysis.report import report
 from divopd.analysis.sweeps import (
     NONE,
     by_value,
@@ -30,12 +28,10 @@ from divopd.analysis.sweeps import (
     sweep_tables,
     value_of,
 )
-from divopd.cli_audit import redraw
 from divopd.cli_audit import sweep as command
 from divopd.paper import reported
 from divopd.runlog import RunLogError
 from divopd.suite import SuiteError, load_suite, read_yaml, suite_spec
-from synthetic import write_run
 
 ROOT = Path(__file__).resolve().parent.parent
 SWEEPS = sorted((ROOT / "experiments" / "sweeps").glob("*.yaml"))
@@ -200,32 +196,8 @@ def test_the_figure_has_units_legend_and_the_papers_points():
 # the whole -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def collected(tmp_path: Path) -> tuple[Path, Path]:
-    """A suite of three methods at two loads, run in appearance and collected: its results and its file."""
-    (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "alfworld-0.5m.yaml").write_text(
-        yaml.safe_dump({"student": {"path": "models/none/a"}, "teacher": {"path": "models/none/b"}})
-    )
-    methods = {name: {"config": {"pipeline": {"tasks_per_step": tasks}}} for name, tasks in
-               (("vanilla", 2), ("divopd_base", 6), ("divopd", 6))}  # fmt: skip
-    suite = tmp_path / "suite.yaml"
-    content = {
-        "name": "synthetic",
-        "settings": ["alfworld-0.5m"],
-        "methods": methods,
-        "sweep": "pipeline.tasks_per_step",
-    }
-    suite.write_text(yaml.safe_dump(content))
-    for cell in load_suite(suite):
-        write_run(tmp_path / "results", cell, updates=20)
-    results = tmp_path / "results" / "synthetic"
-    report(results, results, results / "figures", "collect", suite=suite)
-    return results, suite
-
-
-def test_a_sweep_from_run_logs(collected: tuple[Path, Path]):
-    results, suite = collected
+def test_a_sweep_from_run_logs(collected_sweep: tuple[Path, Path]):
+    results, suite = collected_sweep
     done = CliRunner().invoke(command, [str(results), "--suite", str(suite)], catch_exceptions=False)
     assert done.exit_code == 0 and "Sweep of pipeline.tasks_per_step" in done.output
     frame = pd.read_csv(results / "sweep.csv")
@@ -235,35 +207,8 @@ def test_a_sweep_from_run_logs(collected: tuple[Path, Path]):
     assert (results / "figures" / "sweep.png").stat().st_size > 20_000
 
 
-def test_redraw_gives_the_same_bytes_and_goes_past_what_is_broken(collected: tuple[Path, Path], tmp_path: Path):
-    results, suite = collected
-    broken = results.parent / "broken"
-    broken.mkdir()
-    (broken / "summary.csv").touch()
-    CliRunner().invoke(command, [str(results), "--suite", str(suite), "--figures", str(tmp_path / "a" / "synthetic")])
-    again = CliRunner().invoke(redraw, [str(results.parent), "--figures", str(tmp_path / "b"), "--jobs", "2"])
-    assert again.exit_code == 1 and "Error: 1 of 2 suites could not be drawn; the others are" in again.output
-    assert re.search(r"redraw \d/2: \S*broken/summary.csv is corrupt; run `divopd report", again.output)
-    for kind in ("png", "pdf"):
-        first, second = (tmp_path / side / "synthetic" / f"sweep.{kind}" for side in "ab")
-        assert first.read_bytes() == second.read_bytes()
-    assert (tmp_path / "b" / "synthetic" / "learning_curves.png").exists()
-
-
-def test_a_page_shows_the_sweeps_whichever_is_drawn_first(collected: tuple[Path, Path], tmp_path: Path, monkeypatch):
-    results, suite = collected
-    CliRunner().invoke(command, [str(results), "--suite", str(suite)])
-    sweep_of = results.parent / "sweep-load"  # by its name the load sweep of every suite beside it
-    shutil.copytree(results, sweep_of)
-    monkeypatch.setattr(
-        "divopd.analysis.redraw.report", lambda a, b, c, stage: stage == "page" and report(a, b, c, stage)
-    )
-    assert [error for _, error in work.redraw([results, sweep_of], tmp_path / "new", 1)] == [None, None]
-    assert "new/sweep-load/sweep.png)" in (results / "report.md").read_text()
-
-
-def test_a_sweep_without_its_key_is_one_line(collected: tuple[Path, Path], tmp_path: Path):
-    results, suite = collected
+def test_a_sweep_without_its_key_is_one_line(collected_sweep: tuple[Path, Path], tmp_path: Path):
+    results, suite = collected_sweep
     CliRunner().invoke(command, [str(results), "--suite", str(suite)])
     frame = pd.read_csv(results / "sweep.csv").drop(columns="key")
     frame.to_csv(results / "sweep.csv", index=False)
@@ -271,8 +216,8 @@ def test_a_sweep_without_its_key_is_one_line(collected: tuple[Path, Path], tmp_p
         draw_again(results, tmp_path)
 
 
-def test_mistakes_are_one_line(collected: tuple[Path, Path], tmp_path: Path):
-    results, suite = collected
+def test_mistakes_are_one_line(collected_sweep: tuple[Path, Path], tmp_path: Path):
+    results, suite = collected_sweep
     content = yaml.safe_load(suite.read_text())
     for key, words in ((None, "no key sweep"), ("method.params.cpa", "no method has 'method.params.cpa'")):
         suite.write_text(yaml.safe_dump(content | {"sweep": key}))

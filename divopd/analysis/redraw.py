@@ -40,10 +40,11 @@ def redraw(folders: Sequence[Path], figures: Path, jobs: int) -> Iterator[tuple[
 
 def _draw(folder: Path, figures: Path) -> str | None:
     try:
-        for stage in ("tables", "figures"):
-            report(folder, folder, figures, stage)
-        if (folder / "sweep.csv").exists():
+        report(folder, folder, figures, "tables")
+        if (folder / "sweep.csv").exists():  # by what is swept, which says more than a dozen learning curves
             sweeps.draw_again(folder, figures)
+        else:
+            report(folder, folder, figures, "figures")
     except (RunLogError, OSError) as error:
         return str(error)
     return None
