@@ -154,6 +154,12 @@ def test_the_sweeps():
     never = [100 * frame.loc[(rule, 16), "never_selected_share"] for rule in ("vanilla", "divopd_base", "divopd")]
     assert f"leaves {never[0]:.0f} % of the rollouts without a trained turn, base and DivOPD {never[1]:.0f} %" in PAGE
     assert f"{never[1]:.0f}" == f"{never[2]:.0f}" and frame.xs(2, level="value")["stale_rows"].eq(0).all()
+    frame = pd.read_csv(ROOT / "results" / "sweep-staleness-reference" / "sweep.csv").set_index(["rule", "value"])
+    for row, rule in zip(rows_under(PAGE, "| final-5 (mean age")[1:], ("vanilla", "divopd"), strict=True):
+        ours = [frame.loc[(rule, versions)] for versions in (1, 2, 4, 8)]
+        assert row[1:] == [f"{100 * one['final5_mean']:.1f} ({one['mean_age']:.2f})" for one in ours]
+    spread = [f"{one:.1f}" for one in frame.loc["divopd"]["effective_rollouts"].sort_index()]
+    assert f"({', '.join(spread[:3])} and {spread[3]} effective rollouts)" in PAGE
     access = (100 * finals("sweep-access", "alfworld-0.5m").iloc[0]).map("{:.1f}".format)
     for words, method in (("vanilla", "vanilla"), ("as many turns as DivOPD", "vanilla_256"),
                           ("gate alone", "gate_only"), ("base", "divopd_base"), ("DivOPD", "divopd")):  # fmt: skip
