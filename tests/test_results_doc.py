@@ -160,6 +160,10 @@ def test_the_sweeps():
         assert row[1:] == [f"{100 * one['final5_mean']:.1f} ({one['mean_age']:.2f})" for one in ours]
     spread = [f"{one:.1f}" for one in frame.loc["divopd"]["effective_rollouts"].sort_index()]
     assert f"({', '.join(spread[:3])} and {spread[3]} effective rollouts)" in PAGE
+    cap = (100 * finals("sweep-cap", "alfworld-0.5m").iloc[0]).map("{:.1f}".format)
+    of_divopd = f"{cap['divopd_k4']} at k = 4, {cap['divopd_k8']} at 8 and {cap['divopd_k_inf']} without a cap"
+    of_base = f"base {cap['divopd_base_k4']} at k = 4 and {cap['divopd_base_k8']} at 8; vanilla's is {cap['vanilla']}"
+    assert f"DivOPD is {of_divopd}, of {of_base}" in PAGE
     access = (100 * finals("sweep-access", "alfworld-0.5m").iloc[0]).map("{:.1f}".format)
     for words, method in (("vanilla", "vanilla"), ("as many turns as DivOPD", "vanilla_256"),
                           ("gate alone", "gate_only"), ("base", "divopd_base"), ("DivOPD", "divopd")):  # fmt: skip
