@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -45,15 +44,12 @@ def cell(ray_cell: Callable[..., RunConfig]) -> RunConfig:
 
 
 def engine_processes(seat: Any) -> list[psutil.Process]:
-    """What a seat's actor has started for its engine: vLLM names them. Looked for again where there is none at once."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        below = [(process, title(process)) for process in psutil.Process(seat.pid).children(recursive=True)]
-        if found := [process for process, name in below if "VLLM" in name]:
-            return found
-        time.sleep(0.5)
-    every = [process.info for process in psutil.process_iter(["pid", "ppid", "name", "cmdline"])]
-    raise AssertionError(f"{seat} has no engine below it, but {below}; there are {every}")
+    """What a seat's actor has started for its engine: its core and worker. vLLM names them, which does not always take:
+    then they look as multiprocessing has started them, which nothing else below an actor is."""
+    below = [(process, title(process)) for process in psutil.Process(seat.pid).children(recursive=True)]
+    found = [process for process, name in below if "VLLM" in name or "spawn_main" in name]
+    assert len(found) == (1 if GPU else 2), below
+    return found
 
 
 def title(process: psutil.Process) -> str:
