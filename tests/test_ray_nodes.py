@@ -21,6 +21,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 STORE = {"object_store_memory": 100 << 20}
 ELSEWHERE = SMALL | {"resources": {"far": 1}}
+LOSSES = 2 if os.environ.get("DIVOPD_LONG_TESTS") else 1  # the second one takes another minute, mostly of waiting
 
 
 @pytest.fixture
@@ -63,8 +64,8 @@ def test_workers_on_several_nodes_and_nodes_that_are_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Learner here and explorer there leave the log of one process. Then the other node holds explorers, learner and
-    weights, and is lost: a third node goes on. That one is lost as well, and the run ends in a line; with a fourth it
-    goes on.
+    weights, and is lost: a third node goes on. With DIVOPD_LONG_TESTS that one is lost as well, and the run ends in
+    a line; with a fourth it goes on.
     """
     found, seen = fleets(monkeypatch), []
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
@@ -78,7 +79,7 @@ def test_workers_on_several_nodes_and_nodes_that_are_lost(
     lost: list[str] = []
 
     def power_cut(done: int, total: int, words: str) -> None:
-        if done == 3 + 2 * len(lost) and len(lost) < 2:  # the first while a checkpoint is under way
+        if done == 3 + 2 * len(lost) and len(lost) < LOSSES:  # the first while a checkpoint is under way
             if not lost:
                 another(nodes)
                 nodes.wait_for_nodes(timeout=120)
@@ -87,12 +88,13 @@ def test_workers_on_several_nodes_and_nodes_that_are_lost(
 
     far = {"explorers": ELSEWHERE | {"count": 2}, "learners": ELSEWHERE, "evaluators": {"count": 0}, "patience": 15.0}
     cell = ray_cell(placement=far | {"scorers": SMALL | {"resources": {"near": 0.5}}})
-    with pytest.raises(SetupError, match="no node has had a place for .*learner 0.*, whose node is gone"):
-        train(cell, tmp_path / "run", power_cut)
-    assert len(set(lost)) == 2
-    another(nodes)
-    nodes.wait_for_nodes(timeout=120)
+    if LOSSES > 1:
+        with pytest.raises(SetupError, match="no node has had a place for .*learner 0.*, whose node is gone"):
+            train(cell, tmp_path / "run", power_cut)
+        another(nodes)
+        nodes.wait_for_nodes(timeout=120)
     assert train(cell, tmp_path / "run", power_cut) == "done"
+    assert len(set(lost)) == LOSSES
     check_log(cell, tmp_path / "run")
     replaced = read_json(tmp_path / "run", "status.json")["replaced"]
     assert replaced["learner"] >= 1 and replaced["explorer"] >= 2 and replaced["scorer"] == 0
