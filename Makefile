@@ -34,7 +34,7 @@ models: $(STAMP)              ## make the small checkpoints again (hours on two 
 	  $(BIN)/divopd models experiments/models/$$env.yaml --out models/$$env --work .cache/recipe/$$env || exit 1; done
 
 test: lint                      ## ruff, mypy and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

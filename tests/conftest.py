@@ -15,21 +15,15 @@ OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
 LONGEST = (
-    "test_ray_nodes", "test_ray_workers", "test_ray", "test_workflow", "test_sharded", "test_scienceworld_jvm",
+    "test_ray_workers", "test_workflow", "test_ray", "test_sharded", "test_scienceworld_jvm", "test_ray_nodes",
     "test_cloning", "test_contract", "test_models", "test_html_browser", "test_learner_scale", "test_figures",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first: at the end one of them would keep a process waiting for the other.
-
-    A file stays in one process, and so do all of Ray's, which mostly wait: two at a time would wait for each other.
-    """
+    """Files that take long come first: at the end one of them would keep a process waiting for the other."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
-    for item in items:
-        name = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("ray" if name.startswith("test_ray") else str(item.path)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 STORE = {"object_store_memory": 100 << 20}
 ELSEWHERE = SMALL | {"resources": {"far": 1}}
-LOSSES = 2 if os.environ.get("DIVOPD_LONG_TESTS") else 1  # the second one takes another minute, mostly of waiting
+LONG = os.environ.get("DIVOPD_LONG_TESTS")
 
 
 @pytest.fixture
@@ -56,17 +56,14 @@ def lose(cluster: Any, name: str) -> None:
     cluster.remove_node(lost, allow_graceful=False)
 
 
-def test_workers_on_several_nodes_and_nodes_that_are_lost(
+def test_workers_on_two_nodes_leave_the_log_of_one_process(
     nodes: Any,
     ray_cell: Callable[..., RunConfig],
     tiny_cell: Callable[..., RunConfig],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Learner here and explorer there leave the log of one process. Then the other node holds explorers, learner and
-    weights, and is lost: a third node goes on. With DIVOPD_LONG_TESTS that one is lost as well, and the run ends in
-    a line; with a fourth it goes on.
-    """
+    """Learner here and explorer there, driven by the virtual clock."""
     found, seen = fleets(monkeypatch), []
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
     apart = {"explorers": ELSEWHERE, "learners": SMALL | {"resources": {"near": 1}}, "evaluators": {"count": 0}}
@@ -76,25 +73,33 @@ def test_workers_on_several_nodes_and_nodes_that_are_lost(
     for name in ("turns.parquet", "updates.parquet", "transcripts.parquet", "status.json"):
         assert (tmp_path / "apart" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
 
-    lost: list[str] = []
+
+@pytest.mark.skipif(not LONG, reason="waits for two minutes; DIVOPD_LONG_TESTS=1 runs it")
+def test_nodes_that_are_lost(
+    nodes: Any, ray_cell: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node holds explorers, learner and weights, and is lost: another one goes on. That one is lost as well, and the
+    run ends in a line; with a third it goes on.
+    """
+    found, lost = fleets(monkeypatch), []
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
 
     def power_cut(done: int, total: int, words: str) -> None:
-        if done == 3 + 2 * len(lost) and len(lost) < LOSSES:  # the first while a checkpoint is under way
+        if done == 3 + 2 * len(lost) and len(lost) < 2:  # the first while a checkpoint is under way
             if not lost:
                 another(nodes)
                 nodes.wait_for_nodes(timeout=120)
-            lost.append(homes(found[1])["learner 0"])
+            lost.append(homes(found[0])["learner 0"])
             lose(nodes, lost[-1])
 
     far = {"explorers": ELSEWHERE | {"count": 2}, "learners": ELSEWHERE, "evaluators": {"count": 0}, "patience": 15.0}
     cell = ray_cell(placement=far | {"scorers": SMALL | {"resources": {"near": 0.5}}})
-    if LOSSES > 1:
-        with pytest.raises(SetupError, match="no node has had a place for .*learner 0.*, whose node is gone"):
-            train(cell, tmp_path / "run", power_cut)
-        another(nodes)
-        nodes.wait_for_nodes(timeout=120)
+    with pytest.raises(SetupError, match="no node has had a place for .*learner 0.*, whose node is gone"):
+        train(cell, tmp_path / "run", power_cut)
+    another(nodes)
+    nodes.wait_for_nodes(timeout=120)
     assert train(cell, tmp_path / "run", power_cut) == "done"
-    assert len(set(lost)) == LOSSES
+    assert len(set(lost)) == 2
     check_log(cell, tmp_path / "run")
     replaced = read_json(tmp_path / "run", "status.json")["replaced"]
     assert replaced["learner"] >= 1 and replaced["explorer"] >= 2 and replaced["scorer"] == 0
