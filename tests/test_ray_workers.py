@@ -17,7 +17,7 @@ from divopd.train import train
 from ray_runs import SMALL, check_log, end, fleets, quiet, tables
 
 pytestmark = pytest.mark.slow
-RANKS = {"learners": SMALL | {"count": 2}, "evaluators": {"count": 0}}
+RANKS = {"learners": SMALL | {"count": 2}, "evaluators": {"count": 0}, "weights": "direct"}
 
 
 def test_two_ranks_log_what_one_does(
@@ -83,5 +83,7 @@ def test_learners_that_die_an_explorer_that_hangs_and_an_end_in_between(
     check_log(cell, tmp_path / "run")
     replaced = read_json(tmp_path / "run", "status.json")["replaced"]
     assert replaced["learner"] == 2 and replaced["explorer"] >= 1
+    weights = read_json(tmp_path / "run", "status.json")["weights"]
+    assert weights["direct"] >= 2 and weights["store"] == 0 < weights["seconds"] and "by the store" not in caplog.text
     names = sorted(path.name[:6] for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["v00000", "v00003", "v00006"]

@@ -11,74 +11,31 @@ import numpy as np
 import pytest
 import torch
 
-from divopd.config import EngineConfig, EnvConfig, PolicyConfig
+from divopd.config import EnvConfig
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy, load_model, load_tokenizer
-from divopd.policies.make import make_policy
 from divopd.policies.parity import gap, student_spans
 from divopd.seeds import rng
+from vllm_talk import EQUAL, STUDENT, converse, largest_gap, start
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed here: `make vllm-test` runs these tests", allow_module_level=True)
 pytestmark = pytest.mark.slow
 
-GPU = torch.cuda.is_available()
-EQUAL = 5e-3 if GPU else 5e-5  # nats: float32 rounding, for log-probs down to -20; GPU kernels round more
-LIMIT = 256
-
 
 @pytest.fixture(scope="module")
-def config() -> PolicyConfig:
-    """A trained student with tied embeddings and heads of 32."""
-    engine = EngineConfig(cache_gib=0.25, episodes=32)
-    return PolicyConfig(path="models/alfworld/student-0.5m", backend="vllm", engine=engine)
-
-
-@pytest.fixture(scope="module")
-def policy(config):
-    made = make_policy(config, load_tokenizer(config).eos_token_id, LIMIT)
+def policy():
+    made = start()
     yield made
     made.close()
 
 
 @pytest.fixture
-def reference(config, policy) -> HFPolicy:
+def reference(policy) -> HFPolicy:
     """Transformers with the checkpoint's weights, which the engine gets back as well."""
-    twin = HFPolicy(load_model(config), policy.eos)
+    twin = HFPolicy(load_model(STUDENT), policy.eos)
     policy.load_weights(twin.weights())
     return twin
-
-
-def perturbed(weights: dict[str, torch.Tensor], seed: int, size: float = 0.05) -> dict[str, torch.Tensor]:
-    noise = torch.Generator().manual_seed(seed)
-    weights = {name: tensor.cpu() for name, tensor in weights.items()}
-    return {name: tensor + size * torch.randn(tensor.shape, generator=noise) for name, tensor in weights.items()}
-
-
-def converse(policy, rows, name="", turns=4, leave=None, temperature=1.0, limit=4):
-    """Random user turns; row `leave` drops out after two. Tokens, spans, log-probs and versions by row."""
-    session = policy.session(max(rows) + 1)
-    user, draws = {r: rng("user", r) for r in rows}, {r: rng("draw", r, name) for r in rows}
-    tokens, spans, logprobs, versions = ({r: [] for r in rows} for _ in range(4))
-    for turn in range(turns):
-        live = [r for r in rows if r != leave or turn < 2]
-        new = [user[r].integers(4, 300, int(user[r].integers(1, 7))) for r in live]
-        samples = session.act(live, new, temperature, limit, [draws[r] for r in live])
-        for r, fresh, sample in zip(live, new, samples, strict=True):
-            tokens[r] += fresh.tolist()
-            spans[r].append((len(tokens[r]), len(tokens[r]) + len(sample.tokens)))
-            tokens[r] += sample.tokens.tolist()
-            logprobs[r].append(sample.logprobs)
-            versions[r].append(sample.version)
-            assert sample.truncated == (sample.tokens[-1] != policy.eos)
-            assert len(sample.tokens) <= limit and policy.eos not in sample.tokens[:-1].tolist()
-    return tokens, spans, logprobs, versions
-
-
-def largest_gap(policy: HFPolicy, spoken) -> float:
-    tokens, spans, logprobs, _ = spoken
-    scored = policy.score([np.array(tokens[r]) for r in tokens], [spans[r] for r in tokens])
-    return gap(scored, [logprobs[r] for r in tokens]).maximum
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
@@ -112,108 +69,6 @@ def test_samples_follow_the_distribution(policy, reference):
     counts = np.bincount([int(s.tokens[0]) for s in out], minlength=len(want)) / n
     for token in np.argsort(-want)[:4]:
         assert abs(counts[token] - want[token]) <= 4 * np.sqrt(want[token] * (1 - want[token]) / n) + 1e-9
-
-
-def test_new_weights_reach_every_layer_and_the_tied_head(policy, reference):
-    """Same prompts before and after, so that a prefix cache of the old weights would show."""
-    before = converse(policy, range(4))
-    weights = perturbed(reference.weights(), 0)
-    policy.load_weights(weights, 7)
-    after = converse(policy, range(4))
-    assert largest_gap(reference, before) < EQUAL < 0.05 < largest_gap(reference, after)
-    reference.load_weights(weights)
-    assert largest_gap(reference, after) < EQUAL
-    assert {version for row in after[3].values() for version in row} == {7}
-    assert {version for row in before[3].values() for version in row} == {None}
-    for name, tensor in policy.weights().items():
-        torch.testing.assert_close(tensor, weights[name].cpu())
-
-
-def test_without_an_explicit_head_it_would_be_stale(policy, reference):
-    """The trap itself, so that a vLLM without it can be told: the head alone stays what it was."""
-    from divopd.policies.vllm_weights import weight_file
-
-    weights = perturbed(reference.weights(), 1)
-    with weight_file(weights) as path:
-        policy.engine.swap(lambda: policy.engine.rpc("take_file", path, {}), "8")
-    reference.load_weights(weights)
-    assert largest_gap(reference, converse(policy, range(4))) > 0.05
-    policy.load_weights(weights, 8)
-    assert largest_gap(reference, converse(policy, range(4))) < EQUAL
-
-
-@pytest.mark.skipif(not GPU, reason="weights go from GPU memory to GPU memory")
-def test_weights_on_the_engines_gpu_go_by_ipc(policy, reference):
-    weights = {name: tensor.cuda() for name, tensor in perturbed(policy.weights(), 2).items()}
-    policy.load_weights(weights, 9)
-    assert policy._sender is not None and policy._sender.backend == "ipc"
-    reference.load_weights(weights)
-    spoken = converse(policy, range(4))
-    assert largest_gap(reference, spoken) < EQUAL and spoken[3][0][0] == 9
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="weights go from one GPU to another")
-def test_weights_on_another_gpu_go_by_nccl(config):
-    engine = config.engine.model_copy(update={"transfer": "nccl"})
-    there = make_policy(config.model_copy(update={"engine": engine}), 3, LIMIT)
-    try:
-        weights = {name: tensor.to("cuda:1") for name, tensor in perturbed(there.weights(), 3).items()}
-        there.load_weights(weights, 1)
-        twin = HFPolicy(load_model(config), 3)
-        twin.load_weights(weights)
-        assert largest_gap(twin, converse(there, range(4))) < EQUAL
-    finally:
-        there.close()
-
-
-def play_and_swap(policy, reference, loads: int) -> tuple[list, list[dict[str, torch.Tensor]]]:
-    """Eight threads converse while the weights change; what they said, and the weights by version."""
-    weights = [reference.weights()] + [perturbed(reference.weights(), 10 + i) for i in range(loads)]
-    weights = [{name: tensor.clone() for name, tensor in each.items()} for each in weights]
-    policy.load_weights(weights[0], 0)
-    with ThreadPoolExecutor(8) as threads:
-        spoken = [threads.submit(converse, policy, [r], turns=12, limit=8) for r in range(8)]
-        for version in range(1, loads + 1):
-            policy.load_weights(weights[version], version)
-        return [future.result() for future in spoken], weights
-
-
-def scored_by(reference: HFPolicy, weights: list[dict[str, torch.Tensor]], spoken) -> list[list[np.ndarray]]:
-    """Of one thread's episode: for each version, the log-probs of its spans."""
-    [row] = spoken[0]
-    out = []
-    for version in weights:
-        reference.load_weights(version)
-        out.append(reference.score([np.array(spoken[0][row])], [spoken[1][row]])[0])
-    return out
-
-
-def test_threads_go_on_while_weights_change_and_no_response_mixes_them(policy, reference):
-    said, weights = play_and_swap(policy, reference, 3)
-    seen = set()
-    for spoken in said:
-        [row] = spoken[0]
-        scored = scored_by(reference, weights, spoken)
-        for turn, (logprobs, version) in enumerate(zip(spoken[2][row], spoken[3][row], strict=True)):
-            np.testing.assert_allclose(logprobs, scored[version][turn], atol=EQUAL)
-            seen.add(version)
-        assert spoken[3][row] == sorted(spoken[3][row])
-    assert len(seen) > 1
-
-
-def test_kept_requests_are_labelled_with_the_weights_they_began_under(policy, reference):
-    policy.engine.keep = True
-    try:
-        said, weights = play_and_swap(policy, reference, 3)
-    finally:
-        policy.engine.keep = False
-    for spoken in said:
-        [row] = spoken[0]
-        scored = scored_by(reference, weights, spoken)
-        for turn, (logprobs, version) in enumerate(zip(spoken[2][row], spoken[3][row], strict=True)):
-            gaps = np.abs(np.stack([logprobs - each[turn] for each in scored]))
-            assert gaps[version, 0] < EQUAL  # the label is the first token's
-            assert (gaps[version:].min(0) < EQUAL).all()  # later tokens are of the same weights or newer ones
 
 
 def test_episodes_in_threads_are_the_rollouts_of_the_other_back_end(policy, reference, game_cache):
@@ -272,12 +127,12 @@ def test_what_cannot_be_is_said_in_a_line(policy):
     assert len(session.act([0], [np.array([5, 9, 20])], 1.0, 2, draw)) == 1  # and nothing of it stuck
 
 
-def test_a_cell_trains_and_its_syncs_are_probed(tiny_cell, config, tmp_path):
+def test_a_cell_trains_and_its_syncs_are_probed(tiny_cell, tmp_path):
     from divopd.runlog import read_table
     from divopd.train import train
 
     cell = tiny_cell(
-        student=config.model_dump(),
+        student=STUDENT.model_dump(),
         teacher={"path": "models/alfworld/teacher"},
         prompt={"max_prompt_tokens": 160, "max_response_tokens": 4},
         train={"updates": 2, "batch_rows": 8, "learning_rate": 1e-3},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .road import Way
 
 Spans = Sequence[Sequence[tuple[int, int]]]
 """For each context, the (start, end) token positions to score."""
@@ -55,6 +58,9 @@ class Policy(Protocol):
     concurrent: bool
     """Whether many threads may play sessions at once. Where False, a policy serves one thread at a time."""
 
+    gpus: list[str | None]
+    """UUIDs of the GPUs that hold the weights; None: a CPU."""
+
     @property
     def vocabulary(self) -> int:
         """Rows of the embedding: token ids below it can be read and scored, whatever the tokenizer defines."""
@@ -71,6 +77,13 @@ class Policy(Protocol):
 
         Tied embeddings may be left out under their second name. The tensors are only read until it returns. Raises
         `PolicyError` for a misfit.
+        """
+        ...
+
+    def receive(self, way: Way, here: str, version: Callable[[], int]) -> None:
+        """The same with what comes along a road, of which this policy is the taker; `version()` is known after it.
+
+        `here`: this node's address. A `PolicyError` leaves it to the caller to load weights again.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from ..config import PolicyConfig
 from .base import PolicyError, Sample, Spans
 from .lean import LeanDecoder, fits
+from .road import End, Way, gpu_of
 
 
 def require_folder(config: PolicyConfig) -> None:
@@ -70,6 +71,8 @@ class HFPolicy:
         self.score_batch_tokens = score_batch_tokens
         self.device = next(model.parameters()).device
         self.version: int | None = None
+        self.gpus = [gpu_of(self.device)]
+        self.end = End()
 
     @property
     def vocabulary(self) -> int:
@@ -97,6 +100,11 @@ class HFPolicy:
         if wrong:
             raise PolicyError(f"weights do not fit the model: the checkpoint {', '.join(wrong[:3])}")
         self.version = version
+
+    def receive(self, way: Way, here: str, version: Callable[[], int]) -> None:
+        """See `Policy.receive`. Held beside the old ones until all have come."""
+        weights = dict(self.end.take(way, 1, here, self.device))
+        self.load_weights(weights, version())
 
     @torch.no_grad()
     def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from ..config import PolicyConfig
 from .base import PolicyError, Sample, Spans
 from .hf import load_model
+from .road import Way, shapes
 from .vllm_engine import Engine, import_vllm
 from .vllm_weights import Layout, Sender, route, weight_file
 
@@ -30,9 +32,9 @@ class VLLMPolicy:
         # one more: scoring a sequence makes vLLM sample a token after it
         self.limit = min((config.engine.max_tokens or tokens) + 1, self.layout.longest)
         self.engine = Engine(config, self.limit)
-        self._gpus: list[str | None] = self.engine.rpc("gpu")
+        self.gpus: list[str | None] = self.engine.rpc("gpu")
         self._sender: Sender | None = None
-        self._held: dict[str, torch.Tensor] | None = None  # on the CPU; None: the checkpoint's
+        self._held: dict[str, torch.Tensor] | None = None  # on the CPU; None: the checkpoint's; {}: not here
 
     @property
     def vocabulary(self) -> int:
@@ -96,26 +98,42 @@ class VLLMPolicy:
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
         """See `Policy.load_weights` and `Engine.swap`."""
-        self.layout.check(weights)
+        self.layout.check({name: tuple(tensor.shape) for name, tensor in weights.items()})
         dtype = getattr(torch, self.config.dtype)
         own = {name: weights[name].detach().to(dtype) for name in self.layout.shapes}
-        how = route(self.config.engine.transfer, self._gpus, own)
+        how = route(self.config.engine.transfer, self.gpus, own)
         held = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in own.items()}
-        label = UNLABELLED if version is None else str(version)
-        if how == "file":
-            with weight_file(held) as path:
-                self.engine.swap(lambda: _none(self.engine.rpc("take_file", path, self.layout.copies)), label)
-        else:
-            self._sender = self._sender or Sender(how, self.engine, len(self._gpus), self.layout.copies)
-            sender = self._sender
-            self.engine.swap(lambda: sender.send(own), label)
+
+        def move() -> str:
+            if how == "file":
+                with weight_file(held) as path:
+                    self.engine.rpc("take_file", path, self.layout.copies)
+            else:
+                self._sender = self._sender or Sender(how, self.engine, len(self.gpus), self.layout.copies)
+                self._sender.send(own)
+            return UNLABELLED if version is None else str(version)
+
+        self.engine.swap(move)
         self._held = held
 
+    def receive(self, way: Way, here: str, version: Callable[[], int]) -> None:
+        """See `Policy.receive`. They go into the memory of the engine's workers."""
+        self.layout.check(shapes(way.layout))
+
+        def move() -> str:
+            self.engine.rpc("take_road", pickle.dumps(way), here, self.layout.copies)
+            return str(version())
+
+        self._held = {}
+        self.engine.swap(move)
+
     def weights(self) -> dict[str, torch.Tensor]:
-        """See `Policy.weights`. On the CPU."""
+        """See `Policy.weights`. On the CPU; `PolicyError` where they came along a road, and are the engine's alone."""
         if self._held is None:
             state = load_model(self.config, "cpu").state_dict()
             self._held = {name: state[name] for name in self.layout.shapes}
+        if not self._held:
+            raise PolicyError("these weights are in the vLLM engine alone: whoever sent them has them too")
         return dict(self._held)
 
     def close(self) -> None:
@@ -172,7 +190,3 @@ def _prompt_logprobs(output: Any) -> np.ndarray:
     if list(flat.token_ids) != list(ids[1:]):
         raise PolicyError(f"vLLM returned {len(flat.token_ids)} prompt log-probs for {len(ids)} tokens")
     return np.array([np.nan, *flat.logprobs], dtype=np.float32)
-
-
-def _none(_: Any) -> None:
-    return None

@@ -161,8 +161,8 @@ class Engine:
         """Call a method on every worker."""
         return self.call(self._llm.collective_rpc(method, args=args))
 
-    def swap(self, move: Callable[[], None], label: str) -> None:
-        """Change weights with no request half done unawares: pause, `move()`, label what follows, resume.
+    def swap(self, move: Callable[[], str]) -> None:
+        """Change weights with no request half done unawares: pause, `move()`, label what follows as it says, resume.
 
         Requests under way end first, under the old weights (`engine.sync: wait`), or stand still and go on under the
         new (keep), which read their tokens again; each token is labelled with what drew it. New requests wait. The
@@ -172,7 +172,7 @@ class Engine:
             self._torn = None
             self.call(self._llm.pause_generation(mode="keep" if self.keep else "wait", clear_cache=True))
             try:
-                move()
+                label = move()
                 if not self.call(self._llm.reset_prefix_cache()):  # the pause did; this makes sure
                     raise RuntimeError("its prefix cache still holds what the old weights computed")
                 self.call(self._llm.update_weight_version(label))

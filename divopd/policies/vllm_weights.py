@@ -14,6 +14,7 @@ import torch
 from ..config import PolicyConfig
 from .base import PolicyError
 from .hf import require_folder, tied_weights
+from .road import gpu_of
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -39,14 +40,14 @@ class Layout:
         self.vocabulary = int(source.shape[0])
         self.longest = int(getattr(self.config.get_text_config(), "max_position_embeddings", 1 << 30))
 
-    def check(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Raise `PolicyError` for a misfit: vLLM itself would keep an old tensor where a new one is missing."""
-        wrong = [f"lacks {name}" for name in self.shapes if name not in weights]
-        wrong += [f"has {name}" for name in weights if name not in self.shapes and name not in self.copies]
+    def check(self, found: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise `PolicyError` where names and shapes misfit: vLLM would keep an old tensor where a new one lacks."""
+        wrong = [f"lacks {name}" for name in self.shapes if name not in found]
+        wrong += [f"has {name}" for name in found if name not in self.shapes and name not in self.copies]
         wrong += [
-            f"size mismatch for {name}: {tuple(weights[name].shape)}, not {shape}"
+            f"size mismatch for {name}: {found[name]}, not {shape}"
             for name, shape in self.shapes.items()
-            if name in weights and tuple(weights[name].shape) != shape
+            if name in found and found[name] != shape
         ]
         if wrong:
             raise PolicyError(f"weights do not fit the model: the checkpoint {', '.join(wrong[:3])}")
@@ -63,7 +64,7 @@ def route(transfer: str, gpus: list[str | None], weights: Mapping[str, torch.Ten
         if transfer not in ("file", "auto"):
             raise PolicyError(f"engine.transfer: {transfer} needs an engine on a GPU: set auto or file")
         return "file"
-    here = {gpu_of(tensor) for tensor in weights.values()}
+    here = {gpu_of(tensor.device) for tensor in weights.values()}
     shared = len(here) == 1 and set(gpus) == here
     if transfer == "auto":
         return "ipc" if shared else "file"
@@ -74,11 +75,6 @@ def route(transfer: str, gpus: list[str | None], weights: Mapping[str, torch.Ten
         where = "share one GPU" if shared else "are on different GPUs"
         raise PolicyError(f"engine.transfer: {transfer}, but learner and engine {where}: set {other}, auto or file")
     return transfer
-
-
-def gpu_of(tensor: torch.Tensor) -> str | None:
-    """The UUID of the GPU that holds a tensor; None on CPU."""
-    return str(torch.cuda.get_device_properties(tensor.device).uuid) if tensor.is_cuda else None
 
 
 @contextmanager

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+
+from .road import End
 
 OWNER = "DIVOPD_ENGINE_OWNER"
 """Environment variable: the process that holds the engine. All that it starts for the engine inherit it."""
@@ -23,6 +26,8 @@ class Receiver:
 
     model_runner: Any
     device: Any
+    rank: int  # of those that share a model
+    end = End()
 
     def __new__(cls, *_: Any, **__: Any) -> Receiver:
         """The one thing of a mixin that a worker's construction passes through."""
@@ -37,7 +42,12 @@ class Receiver:
         old ones (on CPU a packed copy of them), with no more than a warning. `load_weights` alone fails on CPU, where
         linear layers hold packed weights.
         """
-        self.model_runner.reload_weights(weights_iterator=_tensors(path, copies))
+        self.model_runner.reload_weights(weights_iterator=with_copies(_tensors(path), copies))
+
+    def take_road(self, way: bytes, here: str, copies: Mapping[str, str]) -> None:
+        """The same with what comes along a road (road.py). `way`: pickled; `here`: this node's address."""
+        tensors = self.end.take(pickle.loads(way), 1 + self.rank, here, self.device)
+        self.model_runner.reload_weights(weights_iterator=with_copies(tensors, copies))
 
     def gpu(self) -> str | None:
         """The UUID of this worker's GPU; None on CPU."""
@@ -48,14 +58,21 @@ class Receiver:
         return str(torch.cuda.get_device_properties(self.device).uuid)
 
 
-def _tensors(path: str, copies: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _tensors(path: str) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as handle:
         for name in handle.keys():  # noqa: SIM118
             yield name, handle.get_tensor(name)
-        for tied, name in copies.items():
-            yield tied, handle.get_tensor(name)
+
+
+def with_copies(tensors: Iterable[tuple[str, Any]], copies: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """And each once more under the tied names that share it."""
+    for name, tensor in tensors:
+        yield name, tensor
+        for tied, source in copies.items():
+            if source == name:
+                yield tied, tensor
 
 
 def end_with(owner: int) -> None:

@@ -6,8 +6,9 @@ dropped. Any other worker's death costs what it was doing (loop.py).
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -17,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 from divopd.evaluate import checkpoint_version
 from divopd.pipeline.ray.fleet import Seat, lanes
 from divopd.pipeline.ray.loop import Loop
-from divopd.pipeline.ray.weights import unpack
+from divopd.pipeline.ray.weights import Direct, is_direct, unpack
 from divopd.rollouts import TeacherTurns
 from divopd.types import Rollout, RolloutId
 
 if TYPE_CHECKING:
     from divopd.pipeline.ray.trainer import RayTrainer
-    from divopd.pipeline.ray.workers import Probe
-    from divopd.policies.parity import Gap, Probes
+    from divopd.pipeline.ray.workers import Played, Probe
+    from divopd.policies.parity import Probes
 
+log = logging.getLogger("divopd")
 SCORED_AT_ONCE = 16  # rollouts a scorer is given together
 
 
@@ -34,11 +36,11 @@ class Coordinator(Loop):
 
     def __init__(self, host: RayTrainer) -> None:
         super().__init__(host)
-        self.weights: list[Any] = []  # a reference to those published last
+        self.weights: Any = None  # a reference to those published last, where they go by the store
         self.probe: Probe | None = None  # what the learner has scored under them
-        self.setups = 0  # of the learner's ranks that have ended
         self.reached = 0  # the version at which a learner died: from there on it is known to live
         self.scoring: deque[Rollout] = deque()
+        self.early: list[Rollout] = []  # played with weights of whose publication we have not heard yet
         self.in_flight: set[RolloutId] = set()  # played or scored now
         self.checkpoints: deque[Path] = deque()  # to be evaluated
         self.writer = ThreadPoolExecutor(1)
@@ -92,21 +94,26 @@ class Coordinator(Loop):
             self.in_flight.update(names)
             teacher = teachers[(seat.index + i) % len(teachers)] if teachers else None
             helper = (teacher.index, teacher.life, teacher.actor) if teacher else None
-            reference = seat.actor.play.remote(mine, (i, count), stamp, self.weights, direction, helper, self.probe)
-            self._call(seat, reference, partial(self._played, stamp[1]), partial(self._requeue, names))
+            source = [self.fleet.source(seat, self.weights, self.epoch)]
+            reference = seat.actor.play.remote(mine, (i, count), stamp, source, direction, helper, self.probe)
+            self._call(seat, reference, partial(self._played, seat), partial(self._requeue, names))
 
     def _requeue(self, names: Sequence[RolloutId]) -> None:
         self.in_flight.difference_update(names)
         self.course.redo(names)
 
-    def _played(self, version: int, result: tuple[list[Rollout], dict[str, float], Gap | None]) -> None:
-        rollouts, seconds, gap = result
-        if gap is not None and not self.course.finished:
-            self.host.log.add("parity", [self.host.parity.row(gap, version)])
-        self.host.parity.note(rollouts)
-        self.course.totals["teacher_generation_seconds"] += seconds.get("teacher_generation", 0.0)
-        self._charge(seconds)
-        self.scoring.extend(rollouts)
+    def _played(self, seat: Seat, result: Played) -> None:
+        if result.gap is not None and not self.course.finished:
+            self.host.log.add("parity", [self.host.parity.row(result.gap, result.version)])
+        if result.taken is not None:
+            self.course.taken[result.taken.road] += 1
+            self.course.taken["seconds"] += result.taken.seconds
+            if result.taken.trouble:
+                log.warning("explorer %d gets weights by the store now: %s", seat.index, result.taken.trouble)
+        self.host.parity.note(result.rollouts)
+        self.course.totals["teacher_generation_seconds"] += result.seconds.get("teacher_generation", 0.0)
+        self._charge(result.seconds)
+        (self.early if result.version > self.course.version else self.scoring).extend(result.rollouts)
 
     def _score(self) -> None:
         idle = [seat for seat in self.fleet.ready("scorer") if not seat.jobs]
@@ -137,45 +144,60 @@ class Coordinator(Loop):
 
     # learner ---------------------------------------------------------------------------------------------------------
 
-    def _start_learner(self) -> None:
-        self.weights, self.probe, self.setups = [], None, 0
-        for seat, reference in self.fleet.start_learner(self.host.learner_folder):
-            self._call(seat, reference, partial(self._learner_ready, seat))
+    def _all(self, calls: Iterable[tuple[Seat, Any]], then: Callable[[list[Any]], None]) -> None:
+        """Calls to all ranks; `then` with their answers when the last is there."""
+        made, answers = list(calls), dict[int, Any]()
 
-    def _learner_ready(self, seat: Seat, result: tuple[int, Any]) -> None:
-        seat.pid, weights = result
-        if seat.index == 0:
-            self.weights = [self.ray.put(weights)]
-        self.setups += 1
-        ranks = self.fleet.of("learner")
-        if self.setups == len(ranks):
-            for seat in ranks:
+        def done(i: int, answer: Any) -> None:
+            answers[i] = answer
+            if len(answers) == len(made):
+                then([answers[i] for i in range(len(made))])
+
+        for i, (seat, reference) in enumerate(made):
+            self._call(seat, reference, partial(done, i))
+
+    def _start_learner(self) -> None:
+        self.weights, self.probe = None, None
+
+        def loaded(pids: list[int]) -> None:
+            for seat, pid in zip(self.fleet.of("learner"), pids, strict=True):
+                seat.pid = pid
+            self._publish(there)
+
+        def there() -> None:
+            for seat in self.fleet.of("learner"):
                 seat.ready = True
             if self.course.version == 0 and self.course.steps == 0:
                 self.course._evaluate_updates(self._save)
+
+        self._all(self.fleet.start_learner(self.host.learner_folder), loaded)
+
+    def _publish(self, then: Callable[[], None]) -> None:
+        """Have all ranks give their new weights away, and then go on."""
+        ranks = self.fleet.of("learner")
+        calls = [seat.actor.publish.options(num_returns=2).remote() for seat in ranks]
+
+        def given(_: Any) -> None:
+            self.weights = calls[0][1]
+            then()
+
+        self._all(zip(ranks, (done for done, _ in calls), strict=True), given)
 
     def _learn(self) -> None:
         ranks = self.fleet.ready("learner")
         if len(ranks) < len(self.fleet.of("learner")) or (chosen := self.course._choose()) is None:
             return
         turns, weights, row = chosen
-        version = row["update"]
         batch = self.ray.put(turns)  # one object: turns keep the contexts that they share
         probes = self.host.parity.probes if self.host.parity.probes[0] else None
-        outcome: list[Any] = []
 
-        def done(result: Any) -> None:
-            outcome.append(result)
-            if len(outcome) == len(ranks):
-                self._learned(row, max(outcome, key=lambda each: each[1]), published, probes)
+        def done(answers: list[Any]) -> None:
+            slowest = max(answers, key=lambda each: each[1])
+            self._publish(lambda: self._learned(row, slowest, probes))
 
-        for seat in ranks:
-            stats, packed = seat.actor.update.options(num_returns=2).remote(batch, version, weights, probes)
-            if seat.index == 0:
-                published = packed
-            self._call(seat, stats, done)
+        self._all(((seat, seat.actor.update.remote(batch, row["update"], weights, probes)) for seat in ranks), done)
 
-    def _learned(self, row: dict[str, Any], slowest: tuple[Any, ...], weights: Any, probes: Probes | None) -> None:
+    def _learned(self, row: dict[str, Any], slowest: tuple[Any, ...], probes: Probes | None) -> None:
         stats, seconds, scored = slowest
         course, now = self.course, self.course.now
         if course.version >= self.reached:
@@ -188,9 +210,10 @@ class Coordinator(Loop):
         course.totals["teacher_seconds"] = self._busy("scorer")
         self.host.watch.seconds["learner"] += seconds
         self.host.parity.drift(stats["drift"], course.version)
-        self.weights = [weights]
         self.probe = None if probes is None else (probes, scored)
         course._published(row)
+        self.scoring.extend(self.early)
+        self.early.clear()
         self.host.log.add("updates", [row])
         course._evaluate_updates(self._save)
         if not course.finished:
@@ -208,7 +231,7 @@ class Coordinator(Loop):
 
     def _save(self, version: int, explorer_step: int, when: float) -> None:
         """Write the published weights beside the loop, which goes on."""
-        reference = self.weights[0]
+        reference = self.fleet.whole(self.weights)
 
         def write() -> Path:
             return self.host.write(unpack(self.ray.get(reference)), version, explorer_step, when)
@@ -246,16 +269,14 @@ class Coordinator(Loop):
         """A resume point. The course is kept as it is now; the ranks save before their next update."""
         futures.wait(self.writing)
         state, folder = self.host.begin_snapshot()
-        ranks = self.fleet.of("learner")
-        saved: list[Any] = []
+        saves = [(seat, seat.actor.save.remote(str(folder))) for seat in self.fleet.of("learner")]
+        self._all(saves, lambda _: self.host.end_snapshot(state))
 
-        def done(_: Any) -> None:
-            saved.append(None)
-            if len(saved) == len(ranks):
-                self.host.end_snapshot(state)
-
-        for seat in ranks:
-            self._call(seat, seat.actor.save.remote(str(folder)), done)
+    def _seat(self, seat: Seat) -> None:
+        if seat.kind == "explorer" and is_direct(self.config) and self.fleet.ready("learner"):
+            # nobody is at the end of the old one's road, which the learner may be waiting for
+            Direct(self.fleet.of("learner")[0].actor, seat.index, self.epoch).call("close_road")
+        super()._seat(seat)
 
     def _rewind(self) -> None:
         """The learner is gone: back to the last resume point, with a new one."""
@@ -265,6 +286,7 @@ class Coordinator(Loop):
         self.reached = max(self.reached, self.course.version + 1)
         self.jobs = {ref: job for ref, job in self.jobs.items() if job.seat.kind != "learner"}
         self.scoring.clear()
+        self.early.clear()
         self.in_flight.clear()
         replaced = self.course.replaced
         self.host.rewind()

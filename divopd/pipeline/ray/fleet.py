@@ -63,6 +63,7 @@ class Fleet:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        from divopd.pipeline.ray.weights import GROUP, is_direct
         from divopd.pipeline.ray.workers import Examiner, Explorer, Rank, Scorer
 
         if seat.actor is not None:
@@ -73,8 +74,12 @@ class Fleet:
         threads = lanes(self.config) if seat.kind == "explorer" else 1
         if policy.backend == "vllm":  # many lanes may ask a scorer at once, and `leave` must not wait for a call to end
             threads = 64 if seat.kind == "scorer" else threads + 1
+        remote: Any = ray.remote
+        if seat.kind == "learner" and is_direct(self.config):
+            # rank 0 answers explorers while it trains; who ends a road must not wait for those that are on theirs
+            remote = remote(concurrency_groups={GROUP: 2 + self.placement.explorers.count})
         seat.actor = (
-            ray.remote(made)
+            remote(made)
             .options(
                 num_cpus=share.cpus,
                 num_gpus=share.gpus,
@@ -105,6 +110,21 @@ class Fleet:
             (seat, seat.actor.setup.remote(self.config, self.home, seat.index, len(ranks), address, saved))
             for seat in ranks
         ]
+
+    def source(self, explorer: Seat, published: Any, epoch: int) -> Any:
+        """Where an explorer gets the weights published last: a reference to them, or a `Direct`."""
+        from divopd.pipeline.ray.weights import Direct, is_direct
+
+        return Direct(self.of("learner")[0].actor, explorer.index, epoch) if is_direct(self.config) else published
+
+    def whole(self, published: Any) -> Any:
+        """A reference to the weights published last, also where they do not go by the store."""
+        from divopd.pipeline.ray.weights import is_direct
+
+        if not is_direct(self.config):
+            return published
+        # in line with updates, none of which is published before its statistics have come
+        return self.of("learner")[0].actor.fetch.options(num_returns=2).remote()[1]
 
     def homeless(self) -> list[Seat]:
         """Seats whose place went with its node, as long as Ray has found no other."""

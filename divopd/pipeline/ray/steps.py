@@ -33,6 +33,7 @@ class RayCourse(Course):
         self.again: list[RolloutId] = []  # episodes of open steps whose explorer or scorer died
         self.rollouts = 0  # arrived
         self.busy = dict.fromkeys(("explorer", "scorer", "learner", "evaluator"), 0.0)  # seconds, all workers of a kind
+        self.taken = {"direct": 0, "store": 0, "seconds": 0.0}  # how often explorers took weights by which road
         self.replaced = dict.fromkeys(self.busy, 0)  # workers that died
 
     def __getstate__(self) -> dict[str, Any]:

@@ -83,21 +83,19 @@ class RayTrainer(Trainer):
         return {
             "seconds": round(course.now, 3),
             "busy": {kind: round(seconds / spent[kind], 4) for kind, seconds in course.busy.items()},
+            "weights": course.taken | {"seconds": round(course.taken["seconds"], 3)},
             "replaced": course.replaced,
         }
 
     # the virtual clock: workers are called one after another, and do what one process would ---------------------------
 
     def _set_up(self) -> None:
-        import ray
-
         others = [seat for kind in ("explorer", "scorer") for seat in self.fleet.of(kind)]
         for seat in others:
             self.fleet.fill(seat)
         ready = [self.fleet.start(seat) for seat in others]
-        found = _answers([reference for _, reference in self.fleet.start_learner(self.learner_folder)])
+        _answers([reference for _, reference in self.fleet.start_learner(self.learner_folder)])
         _answers(ready)
-        self._new = ray.put(found[0][1])
         self._publish()
 
     def _explore(self, tasks: Sequence[Task], version: int, direction: Direction) -> tuple[list[Rollout], int]:
@@ -105,10 +103,10 @@ class RayTrainer(Trainer):
 
         explorer, scorer = self.fleet.of("explorer")[0].actor, self.fleet.of("scorer")[0].actor
         teacher = (0, 0, scorer) if isinstance(direction.policy, TeacherTurns) else None
-        stamp = (0, version)
-        rollouts, spent, _ = ray.get(explorer.play.remote(tasks, (0, 1), stamp, [self._published], direction, teacher))
-        rollouts, scored, also = ray.get(scorer.score.remote(rollouts))
-        for stage, seconds in [*spent.items(), *also.items()]:
+        weights = self.fleet.source(self.fleet.of("explorer")[0], self._published, 0)
+        played = ray.get(explorer.play.remote(tasks, (0, 1), (0, version), [weights], direction, teacher))
+        rollouts, scored, also = ray.get(scorer.score.remote(played.rollouts))
+        for stage, seconds in [*played.seconds.items(), *also.items()]:
             self.watch.seconds[stage] += seconds
         self.transcripts.note(rollouts, version)
         return rollouts, scored
@@ -117,21 +115,21 @@ class RayTrainer(Trainer):
         import ray
 
         batch = ray.put(turns)
-        calls = [seat.actor.update.options(num_returns=2).remote(batch, version, weights)
-                 for seat in self.fleet.of("learner")]  # fmt: skip
-        self._new = calls[0][1]
-        outcome = _answers([stats for stats, _ in calls])  # a tuple each: see Rank.update
+        calls = [seat.actor.update.remote(batch, version, weights) for seat in self.fleet.of("learner")]
+        outcome = _answers(calls)  # a tuple each: see Rank.update
         self.watch.seconds["learner"] += max(seconds for _, seconds, _ in outcome)
         self.parity.drift(outcome[0][0]["drift"], version)
         return {key: outcome[0][0][key] for key in ("loss", "objective", "drift", "grad_norm", "computed_tokens")}
 
     def _publish(self) -> None:
-        self._published = self._new
+        calls = [seat.actor.publish.options(num_returns=2).remote() for seat in self.fleet.of("learner")]
+        _answers([done for done, _ in calls])
+        self._published = calls[0][1]
 
     def _save(self, version: int, explorer_step: int, time: float) -> None:
         import ray
 
-        self.write(unpack(ray.get(self._published)), version, explorer_step, time)
+        self.write(unpack(ray.get(self.fleet.whole(self._published))), version, explorer_step, time)
 
     def _weights_state(self) -> dict[str, Any]:
         import ray

@@ -8,9 +8,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from divopd.pipeline.course import Task
 from divopd.pipeline.ray.environments import remote_envs
 from divopd.pipeline.ray.nodes import Home
 from divopd.pipeline.ray.proxies import OneAtATime, RemoteTeacher
-from divopd.pipeline.ray.weights import Packed, pack, unpack
+from divopd.pipeline.ray.weights import Giver, Packed, Taken, Taker, is_direct, pack
 from divopd.policies.base import Sample, Session
 from divopd.policies.hf import load_model, load_tokenizer, tied_weights
 from divopd.policies.make import make_policy
@@ -56,6 +57,17 @@ def teacher_vocabulary(config: RunConfig, rows: int) -> int:
     return rows if config.prompt.score_unknown_ids else defined
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What an explorer's call gives: rollouts under the weights of `version`, and how these came if they just have."""
+
+    rollouts: list[Rollout]
+    seconds: Seconds
+    version: int
+    taken: Taken | None
+    gap: Gap | None
+
+
 class Explorer:
     """Plays tasks with a policy of its own, its environments in other processes. Threads may play at once (lanes)."""
 
@@ -70,48 +82,52 @@ class Explorer:
         self.envs = remote_envs(config.env, count, config.placement.environment_processes)
         # for one answer of the teacher; less than a call may take, or who waits would be taken for the one that hangs
         self.patience = config.placement.call_limit and config.placement.call_limit / 2
-        self.stamp: Any = None  # of the weights that play
+        self.taker = Taker(self.policy)
+        self.stamp: Any = None  # of the weights that were asked for last
+        self.held: Any = None  # of those that came
         self.lock = threading.Lock()
         return pid
 
     def play(
         self, tasks: Sequence[Task], lane: tuple[int, int], stamp: tuple[int, int], weights: Sequence[Any],
         direction: Direction, teacher: tuple[int, int, Any] | None = None, probe: Probe | None = None,
-    ) -> tuple[list[Rollout], Seconds, Gap | None]:  # fmt: skip
+    ) -> Played:  # fmt: skip
         """Play these tasks, no more than lane i of n has environments, with the weights of `stamp`, (epoch, version).
 
-        `weights` holds a reference to them; `teacher`: number, life and handle of the scorer that acts for the
-        teacher, where the direction may ask for it. Nothing may be under way here under another stamp. Weights that
-        have just come are tried with `probe`, made under them: the gap to the learner's log-probs.
+        `weights` holds a reference to them, or a `Direct`, by which the next version may come, published meanwhile;
+        `teacher`: number, life and handle of the scorer that acts for the teacher, where the direction may ask for it.
+        Nothing may be under way here under another stamp. Weights that have just come are tried with `probe`, made
+        under those of the stamp: the gap to the learner's log-probs.
         """
-        found = self._load(stamp, weights, probe)
+        taken, found = self._load(stamp, weights, probe)
+        version = self.held[1]
         watch, (i, n) = Stopwatch(), lane
         policy: Any = self.policy if self.policy.concurrent or n == 1 else OneAtATime(self.policy, self.lock)
         envs = self.envs[i::n][: len(tasks)]
         helper: Any = RemoteTeacher(*teacher, tasks[0][0], self.patience) if teacher else None
         try:
-            rollouts = play(policy, self.renderer, envs, tasks, stamp[1], self.settings, watch, direction, helper)
+            rollouts = play(policy, self.renderer, envs, tasks, version, self.settings, watch, direction, helper)
         finally:
             if helper is not None:
                 helper.close()
-        return rollouts, dict(watch.seconds), found
+        return Played(rollouts, dict(watch.seconds), version, taken, found)
 
     def leave(self) -> None:
         """End what runs behind the policy."""
         self.policy.close()
 
-    def _load(self, stamp: tuple[int, int], weights: Sequence[Any], probe: Probe | None) -> Gap | None:
-        import ray
-
+    def _load(
+        self, stamp: tuple[int, int], weights: Sequence[Any], probe: Probe | None
+    ) -> tuple[Taken | None, Gap | None]:
         with self.lock:
-            if stamp == self.stamp:
-                return None
-            self.policy.load_weights(unpack(ray.get(weights[0])), stamp[1])
-            self.stamp = stamp
-            if probe is None:
-                return None
+            if stamp in (self.stamp, self.held):
+                return None, None
+            taken = self.taker.take(weights[0], stamp[1])
+            self.stamp, self.held = stamp, (stamp[0], taken.version)
+            if probe is None or taken.version != stamp[1]:
+                return taken, None
             (contexts, spans), learner = probe
-            return gap(self.policy.score(contexts, spans), learner)
+            return taken, gap(self.policy.score(contexts, spans), learner)
 
 
 class Scorer:
@@ -148,7 +164,7 @@ class Scorer:
         self.policy.close()
 
 
-class Rank:
+class Rank(Giver):
     """One rank of the learner. All are called with the same arguments; alone it is the learner of the virtual clock."""
 
     def address(self) -> str:
@@ -159,10 +175,8 @@ class Rank:
             free.bind(("", 0))
             return f"tcp://{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def setup(
-        self, config: RunConfig, home: Home, rank: int, world: int, address: str, saved: str | None
-    ) -> tuple[int, Packed | None]:
-        """Start from the student, or from what `save` left in `saved`; its process, and the weights (of rank 0)."""
+    def setup(self, config: RunConfig, home: Home, rank: int, world: int, address: str, saved: str | None) -> int:
+        """Start from the student, or from what `save` left in `saved`; its process."""
         pid = check_in(config, home, shares=True)
         self.config, self.rank, self.world = config, rank, world
         loss, reference = config.method.loss, None
@@ -181,17 +195,31 @@ class Rank:
         self.learner: Any = make(model, config.train, bf16=config.train.bf16, loss=loss, teacher=reference)
         if saved is not None:
             self._load(Path(saved))
-        return pid, self._weights()
+        self.device = self.learner.device
+        return pid
 
     def update(
         self, turns: Sequence[Turn], version: int, weights: np.ndarray | None, probes: Probes | None = None
-    ) -> tuple[Any, Packed | None]:
-        """Statistics and real seconds of one step, log-probs of the probes after it; the weights then (of rank 0)."""
+    ) -> tuple[Any, float, Any]:
+        """Statistics and real seconds of one step, log-probs of the probes after it."""
         begin = time.perf_counter()
         stats = self.learner.update(turns, version, weights)
         seconds = time.perf_counter() - begin
         scored = None if probes is None else self.learner.score(*probes)
-        return (stats, seconds, scored), self._weights()
+        return stats, seconds, scored
+
+    def publish(self) -> tuple[None, Packed | None]:
+        """Give the weights to the explorers. Returned: that it is done; of rank 0, by way of the store, the weights."""
+        dtype = getattr(torch, self.config.student.dtype)
+        weights = self._weights(dtype)
+        if self.rank:
+            for _ in weights:  # each step is collective
+                pass
+            return None, None
+        if is_direct(self.config):
+            self.put(weights, dtype, self.learner.version)
+            return None, None
+        return None, pack(weights, dtype)
 
     def save(self, saved: str) -> None:
         """Weights, optimizer and version into a folder, whole or not at all."""
@@ -213,18 +241,11 @@ class Rank:
             raise RunLogError(f"{folder / 'learner.pt'} is missing or corrupt; {mend}") from error
         self.learner.load_state_dict(state)
 
-    def _weights(self) -> Packed | None:
-        dtype = getattr(torch, self.config.student.dtype)
+    def _weights(self, dtype: torch.dtype) -> Iterable[tuple[str, torch.Tensor]]:
         if self.world > 1:
-            gathered = self.learner.gathered_weights(dtype, tied=False)
-            if self.rank:
-                for _ in gathered:  # each step is collective
-                    pass
-                return None
-            return pack(gathered, dtype)
-        model = self.learner.model
-        tied = tied_weights(model)
-        return pack(((name, tensor) for name, tensor in model.state_dict().items() if name not in tied), dtype)
+            return cast(Iterable[tuple[str, torch.Tensor]], self.learner.gathered_weights(dtype, tied=False))
+        tied = tied_weights(self.learner.model)
+        return ((name, tensor) for name, tensor in self.learner.model.state_dict().items() if name not in tied)
 
 
 class Examiner:
