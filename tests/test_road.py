@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,24 +15,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from divopd.policies import road
+from divopd.policies import road, stage
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy
-from divopd.policies.road import End, Road, RoadError, Stage, Way, backend_for, host, shapes
+from divopd.policies.road import End, Road, RoadError, Way, backend_for, host
+from divopd.policies.stage import Stage, shapes, within_reach
 
 HERE, CPU = "127.0.0.1", torch.device("cpu")
 WEIGHTS = [("a", torch.arange(15.0).reshape(3, 5)), ("count", torch.tensor(7)), ("b", torch.tensor([0.1, -2.0]))]
 
 
 def staged(weights: list[tuple[str, Tensor]], dtype: torch.dtype = torch.float32) -> Stage:
-    stage = Stage()
-    stage.fill(weights, dtype)
-    return stage
+    made = Stage()
+    made.fill(weights, dtype)
+    return made
 
 
-def way_of(stage: Stage, takers: int = 1) -> tuple[Way, object]:
+def way_of(made: Stage, takers: int = 1, mapped: bool = False) -> tuple[Way, object]:
     store = host(HERE)
-    return Way(f"{HERE}:{store.port}", 1 + takers, "gloo", stage.layout), store
+    memory = made.memory if mapped else None
+    return Way(f"{HERE}:{store.port}", 1 + takers, "gloo", made.layout, memory), store
+
+
+def taken(end: End, way: Way, rank: int = 1) -> dict[str, Tensor]:
+    """Copies of what has come."""
+    found: dict[str, Tensor] = {}
+    end.load(way, rank, HERE, CPU, lambda tensors: found.update((name, tensor.clone()) for name, tensor in tensors))
+    return found
 
 
 @given(
@@ -42,26 +52,24 @@ def way_of(stage: Stage, takers: int = 1) -> tuple[Way, object]:
 @settings(max_examples=60, deadline=None)
 def test_a_stage_holds_what_it_was_given(kinds: list[tuple[list[int], str]], piece: int, dtype: torch.dtype) -> None:
     """Whatever the shapes: each tensor whole, in its type, the last ones given; no piece larger than it must be."""
-    road.PIECE, usual = piece, road.PIECE
+    stage.PIECE, usual = piece, stage.PIECE
     try:
-        stage = Stage()
+        made = Stage()
         for scale in (1, 3):
-            given_now = [
-                (f"w{i}", scale * torch.ones(shape, dtype=getattr(torch, kind)))
-                for i, (shape, kind) in enumerate(kinds)
-            ]
-            stage.fill(given_now, dtype)
+            ones = (scale * torch.ones(shape, dtype=getattr(torch, kind)) for shape, kind in kinds)
+            last = [(f"w{i}", tensor) for i, tensor in enumerate(ones)]
+            made.fill(last, dtype)
     finally:
-        road.PIECE = usual
-    found = dict(stage.tensors())
-    assert list(found) == [name for name, _ in given_now]
-    for name, tensor in given_now:
+        stage.PIECE = usual
+    found = dict(made.tensors())
+    assert list(found) == [name for name, _ in last]
+    for name, tensor in last:
         want = tensor.to(dtype) if tensor.is_floating_point() else tensor
         assert found[name].dtype == want.dtype and torch.equal(found[name], want)
-    assert shapes(stage.layout) == {name: tuple(tensor.shape) for name, tensor in given_now}
-    for size, items in stage.layout:
-        assert len(items) == 1 or sum(dict(found)[item.name].nbytes for item in items) <= piece
-        assert all(item.begin % 16 == 0 for item in items) and size % 16 == 0
+    assert shapes(made.layout) == {name: tuple(tensor.shape) for name, tensor in last}
+    for each in made.layout:
+        assert len(each.items) <= 1 or sum(found[item.name].nbytes for item in each.items) <= piece
+        assert all(item.begin % 16 == 0 for item in each.items) and each.at % 4096 == 0
 
 
 def test_a_stage_is_told_from_another_models() -> None:
@@ -69,42 +77,70 @@ def test_a_stage_is_told_from_another_models() -> None:
         staged(WEIGHTS).fill([("a", torch.zeros(5, 3)), *WEIGHTS[1:]], torch.float32)
 
 
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("takers", [1, 2])
-def test_weights_arrive_again_and_again(takers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_arrive_again_and_again(takers: int, mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """To one and, as with an engine over two GPUs, to two; the second time along the same road, and changed."""
-    monkeypatch.setattr(road, "PIECE", 40)
-    stage, ends = staged(WEIGHTS, torch.bfloat16), [End() for _ in range(takers)]
-    assert len(stage.pieces) == 2
-    way, store = way_of(stage, takers)
+    monkeypatch.setattr(stage, "PIECE", 40)
+    made, ends, roads = staged(WEIGHTS, torch.bfloat16), [End() for _ in range(takers)], []
+    assert len(made.pieces) == 2
+    way, store = way_of(made, takers, mapped)
     with ThreadPoolExecutor(1 + takers) as threads:
         giver = threads.submit(Road, way, 0, HERE, CPU, store)
-        roads = []
         for weights in (WEIGHTS, [(name, tensor + 1) for name, tensor in WEIGHTS]):
-            stage.fill(weights, torch.bfloat16)
-            takes = [threads.submit(lambda i: dict(ends[i].take(way, 1 + i, HERE, CPU)), i) for i in range(takers)]
-            giver.result().give(stage.pieces)
+            made.fill(weights, torch.bfloat16)
+            takes = [threads.submit(taken, ends[i], way, 1 + i) for i in range(takers)]
+            giver.result().give(made.pieces)
             for take in takes:
                 found = take.result()
                 assert found.keys() == {"a", "b", "count"} and found["count"].dtype == torch.int64
                 assert all(torch.equal(found[name], tensor.to(found[name].dtype)) for name, tensor in weights)
             roads.append([end.road for end in ends])
-        assert roads[0] == roads[1]
+    assert roads[0] == roads[1] and None not in roads[0]
 
 
-def test_who_does_not_take_all_breaks_the_road_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(road, "PIECE", 16)
-    monkeypatch.setattr(road, "PATIENCE", 2.0)
-    stage, end = staged(WEIGHTS), End()
-    way, store = way_of(stage)
+def test_what_is_mapped_is_the_givers_own_memory_until_it_is_loaded() -> None:
+    """Nothing is copied: the giver's pen shows at once, and it is told when it may write."""
+    made, end, marks = staged(WEIGHTS), End(), []
+    way, store = way_of(made, mapped=True)
+    assert made.memory is not None and within_reach(made.memory)
+    assert not within_reach((made.memory[0], "another's")) and not within_reach(("/proc/1/fd/99999", made.memory[1]))
+
+    def into(tensors: Iterator[tuple[str, Tensor]]) -> None:
+        found = dict(tensors)
+        dict(made.tensors())["a"].fill_(9.0)
+        assert (found["a"] == 9).all()
+        time.sleep(0.3)
+        marks.append("loaded")
+
     with ThreadPoolExecutor(1) as threads:
         giver = threads.submit(Road, way, 0, HERE, CPU, store)
-        some = end.take(way, 1, HERE, CPU)
-        sent = threads.submit(lambda: giver.result().give([*stage.pieces] * 2))
-        assert next(some)[0] == "a"
-        some.close()
+        given = threads.submit(lambda: (giver.result().give(made.pieces), marks.append("given")))
+        end.load(way, 1, HERE, CPU, into)
+        given.result()
+    assert marks == ["loaded", "given"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_who_cannot_load_breaks_the_road_off(mapped: bool) -> None:
+    made, end = staged(WEIGHTS), End()
+    way, store = way_of(made, mapped=mapped)
+    two = Way(way.address, 2, "gloo", way.layout * 2, way.memory)
+
+    def into(tensors: Iterator[tuple[str, Tensor]]) -> None:
+        assert next(tensors)[0] == "a"
+        raise PolicyError("no place for b")
+
+    begin = time.monotonic()
+    with ThreadPoolExecutor(1) as threads:
+        giver = threads.submit(Road, two, 0, HERE, CPU, store)
+        sent = threads.submit(lambda: giver.result().give(made.pieces * 2))
+        with pytest.raises(PolicyError, match="no place for b"):
+            end.load(two, 1, HERE, CPU, into)
         assert end.road is None
         with pytest.raises(RoadError, match="weights were lost on the road"):
             sent.result()
+    assert time.monotonic() - begin < 20
 
 
 def test_nobody_at_the_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +150,14 @@ def test_nobody_at_the_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
         Road(way, 0, HERE, CPU, store)
     del store
     with pytest.raises(RoadError, match="no road for weights"):
-        list(End().take(Way(f"{HERE}:9", 2, "gloo", way.layout), 1, HERE, CPU))
+        taken(End(), Way(f"{HERE}:9", 2, "gloo", way.layout))
 
 
 DIES = """
 import os, sys, torch
 from divopd.policies.road import Road, Way
-piece = (1 << 26, [])
+from divopd.policies.stage import Piece
+piece = Piece(0, 1 << 26, [])
 taking = Road(Way(sys.argv[1], 2, "gloo", [piece, piece]), 1, "127.0.0.1", torch.device("cpu")).take()
 list(taking)
 os._exit(9)
@@ -156,10 +193,10 @@ def test_a_policy_takes_them_and_refuses_another_models(tiny_models: Path) -> No
     own = [(name, torch.full_like(tensor, 0.25)) for name, tensor in policy.weights().items()]
 
     def sent(weights: list[tuple[str, Tensor]]) -> None:
-        stage = staged(weights)
-        way, store = way_of(stage)
+        made = staged(weights)
+        way, store = way_of(made)
         with ThreadPoolExecutor(1) as threads:
-            threads.submit(lambda: Road(way, 0, HERE, CPU, store).give(stage.pieces))
+            threads.submit(lambda: Road(way, 0, HERE, CPU, store).give(made.pieces))
             policy.receive(way, HERE, lambda: 5)
 
     sent(own)

@@ -62,8 +62,8 @@ def title(process: psutil.Process) -> str:
 def test_a_cell_trains_whoever_dies(
     cluster: None, cell: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines live in actors. Sampler and learner agree after each sync. A killed actor takes its engine with it, and a
-    killed engine costs its actor; at the end nothing is left of any."""
+    """Engines live in actors, and get weights from the learner directly. Sampler and learner agree after each sync. A
+    killed actor takes its engine with it, and a killed engine costs its actor; at the end nothing is left of any."""
     found, started = fleets(monkeypatch), []
 
     def kill(done: int, total: int, words: str) -> None:
@@ -82,6 +82,7 @@ def test_a_cell_trains_whoever_dies(
     assert all(started) and psutil.wait_procs(sum(started, []), timeout=30)[1] == []
     status = read_json(tmp_path / "run", "status.json")
     assert status["replaced"] == {"explorer": 2, "scorer": 0, "learner": 0, "evaluator": 0}
+    assert status["weights"]["direct"] >= 3 and status["weights"]["store"] == 0
     rows = read_table(tmp_path / "run", "parity").to_pylist()
     assert len({row["version"] for row in rows}) > 1 and "alarms" not in status
     assert all(row["tokens"] and 0 < row["max_gap"] < EQUAL for row in rows)

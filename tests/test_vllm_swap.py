@@ -11,7 +11,8 @@ import torch
 
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy, load_model
-from divopd.policies.road import Road, Stage, Way, host
+from divopd.policies.road import Road, Way, host
+from divopd.policies.stage import Piece, Stage
 from vllm_talk import EQUAL, GPU, STUDENT, converse, largest_gap, perturbed, start
 
 if importlib.util.find_spec("vllm") is None:
@@ -65,12 +66,13 @@ def test_without_an_explicit_head_it_would_be_stale(policy, reference):
     assert largest_gap(reference, converse(policy, range(4))) < EQUAL
 
 
-@pytest.mark.parametrize("backend", ["gloo", pytest.param("nccl", marks=TWO_GPUS)])
+@pytest.mark.parametrize("backend", ["gloo", "mapped", pytest.param("nccl", marks=TWO_GPUS)])
 def test_weights_come_along_a_road(policy, reference, backend):
     """From another thread here, as from another process there, into the engine's worker; the second along the same."""
     stage, store = Stage(), host(HERE)
     stage.fill(reference.weights().items(), torch.float32)
-    way = Way(f"{HERE}:{store.port}", 2, backend, stage.layout)
+    memory = stage.memory if backend == "mapped" else None
+    way = Way(f"{HERE}:{store.port}", 2, "nccl" if backend == "nccl" else "gloo", stage.layout, memory)
     device = torch.device("cuda:1" if backend == "nccl" else "cpu")
     with ThreadPoolExecutor(1) as threads:
         giver = threads.submit(Road, way, 0, HERE, device, store)
@@ -92,8 +94,7 @@ def test_a_road_that_breaks_leaves_no_half_new_weights(policy, reference):
     stage, store = Stage(), host(HERE)
     weights = perturbed(reference.weights(), 5)
     stage.fill(weights.items(), torch.float32)
-    [(size, items)] = stage.layout
-    way = Way(f"{HERE}:{store.port}", 2, "gloo", [(size, items), (1 << 20, [])])
+    way = Way(f"{HERE}:{store.port}", 2, "gloo", [*stage.layout, Piece(1 << 30, 1 << 20, [])])
 
     def give_half() -> None:
         road = Road(way, 0, HERE, torch.device("cpu"), store)

@@ -103,8 +103,8 @@ class HFPolicy:
 
     def receive(self, way: Way, here: str, version: Callable[[], int]) -> None:
         """See `Policy.receive`. Held beside the old ones until all have come."""
-        weights = dict(self.end.take(way, 1, here, self.device))
-        self.load_weights(weights, version())
+        self.end.load(way, 1, here, self.device, lambda tensors: self.load_weights(dict(tensors)))
+        self.version = version()
 
     @torch.no_grad()
     def score(self, contexts: Sequence[np.ndarray], spans: Spans) -> list[list[np.ndarray]]:

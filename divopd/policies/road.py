@@ -1,15 +1,15 @@
-"""A road for weights from one process into another's memory: GPU to GPU (NCCL), or from host to host (Gloo).
+"""A road for weights from one process into another's memory: GPU to GPU (NCCL), from host to host (Gloo), or, on one
+host, through memory that both have mapped.
 
 Who gives them keeps them on a `Stage`, as they were published last; who takes them may be a worker of vLLM. Between the
-two lies a `Road`, a process group of their own beside any that they are in. It carries bytes: the layout, which never
-changes, says which tensors they are. Source: this is how trainers feed rollout engines elsewhere too, e.g.
-https://docs.vllm.ai/en/latest/training/rlhf/ ; the group is PyTorch's, so that a CPU takes the same way as a GPU.
+two lies a `Road`, a process group of their own beside any that they are in. The group is PyTorch's, so that a CPU takes
+the same way as a GPU.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,77 +20,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import PolicyError
+from .stage import Layout, mapped
 
-PIECE = 64 * 2**20  # bytes that travel together, unless one tensor alone is larger
-PATIENCE = 120.0  # seconds for the other side to come, and for one piece
-ALIGNED = 16  # bytes; tensors of any type may begin there
+PATIENCE = 300.0  # seconds for the other side to come, to take or give one piece, and to load what it has mapped
 
 
 class RoadError(PolicyError):
     """The weights did not arrive: the other side is gone, or nothing came from it. The road is of no more use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One tensor: where it lies, and what it is."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int  # byte of its piece
-
-    def view(self, piece: Tensor) -> Tensor:
-        """It, in its piece's memory."""
-        dtype = getattr(torch, self.dtype)
-        size = torch.Size(self.shape).numel() * dtype.itemsize
-        return piece[self.begin : self.begin + size].view(dtype).view(self.shape)
-
-
-Layout = list[tuple[int, list[Item]]]
-"""Of each piece: its bytes, and its tensors."""
-
-
-class Stage:
-    """Whole weights in pieces, for others to take at any time; beside a GPU in pinned memory, which it reads best."""
-
-    def __init__(self) -> None:
-        self.layout: Layout = []
-        self.pieces: list[Tensor] = []
-
-    def fill(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-        """Take the place of what was there. Names, shapes and order are those of the first time; floating-point
-        tensors become `dtype`. Holds no more than a piece of what the iterator gives.
-        """
-        number, group, size = 0, list[tuple[str, Tensor]](), 0
-        for name, tensor in weights:
-            cast = tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype)
-            if group and size + cast.nbytes > PIECE:
-                self._put(number, group)
-                number, group, size = number + 1, [], 0
-            group.append((name, cast))
-            size += cast.nbytes
-        self._put(number, group)
-        if torch.cuda.is_available():
-            torch.cuda.current_stream().synchronize()
-
-    def _put(self, number: int, group: list[tuple[str, Tensor]]) -> None:
-        if number == len(self.pieces):
-            items, end = [], 0
-            for name, tensor in group:
-                items.append(Item(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), end))
-                end += -(-tensor.nbytes // ALIGNED) * ALIGNED
-            self.layout.append((end, items))
-            self.pieces.append(torch.empty(end, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
-        for item, (name, tensor) in zip(self.layout[number][1], group, strict=True):
-            if (name, tuple(tensor.shape)) != (item.name, item.shape):
-                raise ValueError(f"{name} {tuple(tensor.shape)} where {item.name} {item.shape} was")
-            item.view(self.pieces[number]).copy_(tensor, non_blocking=True)
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What is there, by name, in the stage's own memory."""
-        for (_, items), piece in zip(self.layout, self.pieces, strict=True):
-            for item in items:
-                yield item.name, item.view(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +37,12 @@ class Way:
     size: int  # ranks
     backend: str  # "nccl" or "gloo"
     layout: Layout
+    memory: tuple[str, str] | None = None  # of the stage, where takers have mapped it: only word of it travels
 
 
 class Road:
-    """One end of a road. Calls block. Where the other side dies they are `RoadError`s: with Gloo at once, or after
-    `PATIENCE` seconds in which nothing moves; NCCL notices neither, so that somebody must `close` it.
+    """One end of a road. Calls block. Where the other side dies they are `RoadError`s: with Gloo at once, with NCCL
+    after `PATIENCE` seconds in which nothing moves, unless somebody calls `close` before.
 
     `here`: this node's address, by which the others reach it. `store`: rank 0's, from `host`.
     """
@@ -115,6 +52,8 @@ class Road:
         host, port = way.address.rsplit(":", 1)
         patience = timedelta(seconds=PATIENCE)
         self._group: Any = None
+        self._word = torch.zeros(1, dtype=torch.uint8)
+        self._mapped: list[Tensor] = []
         try:
             self._store = store or dist.TCPStore(host, int(port), is_master=False, timeout=patience)
             self._group = _group(self._store, rank, way.size, way.backend, here, patience)
@@ -124,29 +63,52 @@ class Road:
         self._stream: Any = torch.cuda.stream(torch.cuda.Stream(device)) if gpu else nullcontext()
 
     def give(self, pieces: Iterable[Tensor]) -> None:
-        """Send all pieces to every taker."""
+        """Send all pieces to every taker; mapped ones when they say that they have loaded them."""
+        if self.way.memory:
+            self._move(self._word)
+            for taker in range(1, self.way.size):
+                self._run("recv", [self._word], taker, 0)
+            return
         with self._stream:
             for piece in pieces:
                 self._move(piece.to(self.device, non_blocking=True))
 
     def take(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors, one after another as they come; each is the caller's to keep."""
-        for size, items in self.way.layout:
-            piece = torch.empty(size, dtype=torch.uint8, device=self.device)
-            with self._stream:
-                self._move(piece)
-            for item in items:
-                yield item.name, item.view(piece)
+        """The tensors, one after another as they come. They are the caller's until `done`."""
+        if self.way.memory:
+            self._move(self._word)
+            try:
+                self._mapped = self._mapped or mapped(self.way.memory[0], self.way.layout)
+            except OSError as error:
+                raise RoadError(f"weights of another process cannot be mapped: {error}") from error
+        for number, piece in enumerate(self.way.layout):
+            if self.way.memory:
+                memory = self._mapped[number]
+            else:
+                memory = torch.empty(piece.size, dtype=torch.uint8, device=self.device)
+                with self._stream:
+                    self._move(memory)
+            for item in piece.items:
+                yield item.name, item.view(memory)
 
-    def _move(self, piece: Tensor) -> None:
-        group = self._group
+    def done(self) -> None:
+        """What has been taken is loaded."""
+        if self.way.memory:
+            self._run("send", [self._word], 0, 0)
+
+    def _move(self, memory: Tensor) -> None:
+        """From rank 0 to all others."""
+        if self.way.size > 2:
+            self._run("broadcast", memory, 0)
+        else:  # the same, half as fast again where it is TCP
+            self._run(*(("recv", [memory], 0, 0) if self.rank else ("send", [memory], 1, 0)))
+
+    def _run(self, call: str, *args: Any) -> None:
+        if (group := self._group) is None:
+            raise RoadError("the road for weights is closed")
         try:
-            if self.way.size > 2:
-                work = group.broadcast(piece, 0)
-            else:  # the same, half as fast again where it is TCP
-                work = group.recv([piece], 0, 0) if self.rank else group.send([piece], 1, 0)
-            work.wait(timedelta(seconds=PATIENCE))
-            if piece.is_cuda:  # `wait` only puts it in line
+            getattr(group, call)(*args).wait(timedelta(seconds=PATIENCE))
+            if self.way.backend == "nccl":  # `wait` only puts it in line
                 torch.cuda.current_stream().synchronize()
         except RuntimeError as error:
             self.close()
@@ -154,8 +116,9 @@ class Road:
 
     def close(self) -> None:
         """Break it off. With NCCL a thread that is on it gets a `RoadError`; with Gloo the other side does."""
-        if self._group is not None:
-            self._group.abort()
+        group, self._group = self._group, None  # with which its connections go
+        if group is not None:
+            group.abort()
 
 
 class End:
@@ -164,13 +127,16 @@ class End:
     def __init__(self) -> None:
         self.road: Road | None = None
 
-    def take(self, way: Way, rank: int, here: str, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-        """See `Road.take`. An iterator that is not run to its end breaks its road off."""
-        if self.road is None or self.road.way.address != way.address:
-            self.close()
-            self.road = Road(way, rank, here, device)
+    def load(
+        self, way: Way, rank: int, here: str, device: torch.device, into: Callable[[Iterator[tuple[str, Tensor]]], None]
+    ) -> None:
+        """`into` loads the tensors that come, for which a GPU is used if the way needs it. Its errors break it off."""
         try:
-            yield from self.road.take()
+            if self.road is None or self.road.way.address != way.address:
+                self.close()
+                self.road = Road(way, rank, here, device if way.backend == "nccl" else torch.device("cpu"))
+            into(self.road.take())
+            self.road.done()
         except BaseException:
             self.close()
             raise
@@ -183,9 +149,12 @@ class End:
 
 def _group(store: Any, rank: int, size: int, backend: str, here: str, patience: timedelta) -> Any:
     if backend == "nccl":
-        # its watchdog would end the whole process where a call takes too long
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        return dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
+        # read where a group is made: calls that take too long raise where they wait, and do not end the whole process
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+        try:
+            return dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
+        finally:
+            del os.environ["TORCH_NCCL_BLOCKING_WAIT"]
     gloo: Any = dist.ProcessGroupGloo  # more than its stub says
     options, named = gloo._Options(), "GLOO_SOCKET_IFNAME" in os.environ
     options._devices = [gloo.create_default_device() if named else gloo.create_device(hostname=here)]
@@ -207,10 +176,6 @@ def backend_for(mine: str | None, theirs: list[str | None]) -> str:
     """nccl where each rank has a GPU of its own, else gloo. GPUs by UUID; None: a CPU."""
     gpus = [mine, *theirs]
     return "nccl" if None not in gpus and len(set(gpus)) == len(gpus) else "gloo"
-
-
-def shapes(layout: Layout) -> Mapping[str, tuple[int, ...]]:
-    return {item.name: item.shape for _, items in layout for item in items}
 
 
 def _line(error: BaseException) -> str:

@@ -12,7 +12,8 @@ import torch
 from ..config import PolicyConfig
 from .base import PolicyError, Sample, Spans
 from .hf import load_model
-from .road import Way, shapes
+from .road import Way
+from .stage import shapes
 from .vllm_engine import Engine, import_vllm
 from .vllm_weights import Layout, Sender, route, weight_file
 

@@ -46,8 +46,11 @@ class Receiver:
 
     def take_road(self, way: bytes, here: str, copies: Mapping[str, str]) -> None:
         """The same with what comes along a road (road.py). `way`: pickled; `here`: this node's address."""
-        tensors = self.end.take(pickle.loads(way), 1 + self.rank, here, self.device)
-        self.model_runner.reload_weights(weights_iterator=with_copies(tensors, copies))
+
+        def into(tensors: Iterator[tuple[str, Any]]) -> None:
+            self.model_runner.reload_weights(weights_iterator=with_copies(tensors, copies))
+
+        self.end.load(pickle.loads(way), 1 + self.rank, here, self.device, into)
 
     def gpu(self) -> str | None:
         """The UUID of this worker's GPU; None on CPU."""

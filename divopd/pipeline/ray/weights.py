@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from divopd.config import RunConfig
 from divopd.policies.base import EngineLostError, Policy, PolicyError
-from divopd.policies.road import Road, RoadError, Stage, Way, backend_for, gpu_of, host
+from divopd.policies.road import Road, RoadError, Way, backend_for, gpu_of, host
+from divopd.policies.stage import Stage, within_reach
 
 Packed = dict[str, tuple[str, np.ndarray]]
 """By the checkpoint's names: type, and the numbers as an array, which Ray keeps outside the pickle."""
@@ -65,20 +67,44 @@ class Giver:
     def __init__(self) -> None:
         self.stage, self.version = Stage(), -1
         self.device = torch.device("cpu")  # that computes
-        self.lock = threading.Lock()  # of the stage
+        self.turn = threading.Condition()  # many may read the stage, or one write it
+        self.readers, self.writing = 0, False
         self.roads: dict[int, tuple[Way, Any, Road | None]] = {}  # by explorer; with its store
 
     def put(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, version: int) -> None:
-        """Publish."""
-        with self.lock:
-            self.stage.fill(weights, dtype)
-            self.version = version
+        """Publish, as soon as those who take what was there have it."""
+        with self.turn:
+            self.writing = True
+            self.turn.wait_for(lambda: not self.readers)
+            try:
+                self.stage.fill(weights, dtype)
+                self.version = version
+            finally:
+                self.writing = False
+                self.turn.notify_all()
 
-    def open_road(self, explorer: int, gpus: list[str | None]) -> Way:
-        """A new road to an explorer's policy, which has these GPUs (by UUID; None: a CPU)."""
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self.turn:
+            self.turn.wait_for(lambda: not self.writing)
+            self.readers += 1
+        try:
+            yield
+        finally:
+            with self.turn:
+                self.readers -= 1
+                self.turn.notify_all()
+
+    def stage_memory(self, explorer: int) -> tuple[str, str] | None:
+        """See `Stage.memory`."""
+        return self.stage.memory
+
+    def open_road(self, explorer: int, gpus: list[str | None], mapped: bool) -> Way:
+        """A new road to an explorer's policy, which has these GPUs (by UUID; None: a CPU) and may map the stage."""
         self.close_road(explorer)
-        store = host(node())
-        way = Way(f"{node()}:{store.port}", 1 + len(gpus), backend_for(gpu_of(self.device), gpus), self.stage.layout)
+        store, backend = host(node()), backend_for(gpu_of(self.device), gpus)
+        memory = self.stage.memory if mapped and backend == "gloo" else None
+        way = Way(f"{node()}:{store.port}", 1 + len(gpus), backend, self.stage.layout, memory)
         self.roads[explorer] = (way, store, None)
         return way
 
@@ -91,7 +117,7 @@ class Giver:
             if road is None:
                 road = Road(way, 0, node(), self.device if way.backend == "nccl" else torch.device("cpu"), store)
                 self.roads[explorer] = (way, store, road)
-            with self.lock:
+            with self._reading():
                 road.give(self.stage.pieces)
                 return self.version
         except RoadError:
@@ -106,7 +132,7 @@ class Giver:
 
     def fetch(self, explorer: int | None = None) -> tuple[int, Packed]:
         """What was published last, for the store: its version, and a copy, as the stage goes on changing."""
-        with self.lock:
+        with self._reading():
             return self.version, {
                 name: (kind, array.copy()) for name, (kind, array) in pack(self.stage.tensors(), None).items()
             }
@@ -176,7 +202,10 @@ class Taker:
         """The version that has come. Raises `PolicyError` where none has, and what Ray says where rank 0 is gone."""
         import ray
 
-        self.way = self.way or ray.get(source.call("open_road", self.policy.gpus))
+        if self.way is None:
+            memory = ray.get(source.call("stage_memory"))
+            mapped = memory is not None and within_reach(memory)
+            self.way = ray.get(source.call("open_road", self.policy.gpus, mapped))
         sent = source.call("send")
         here = self.thread.submit(self.policy.receive, self.way, node(), lambda: ray.get(sent))
         while not here.done() and not ray.wait([sent], timeout=0.1)[0]:
