@@ -151,7 +151,9 @@ def cell(size: Size, work: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "divopd.cli", "train", "--config", str(work / "cell.yaml"), "--out",
                str(work / "results"), "--progress", "none"]  # fmt: skip
     seconds = _timed(lambda: subprocess.run(command, check=True, stdout=sys.stderr))
-    return {"checks": {"ray_cell_seconds": seconds, "ray_cell_backend": policy.get("backend", "hf")}}
+    [status] = (work / "results").rglob("status.json")
+    taken = {f"ray_cell_weights_{how}": value for how, value in json.loads(status.read_text())["weights"].items()}
+    return {"checks": {"ray_cell_seconds": seconds, "ray_cell_backend": policy.get("backend", "hf"), **taken}}
 
 
 def eos(folder: Path) -> int:

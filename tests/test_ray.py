@@ -217,6 +217,7 @@ def test_environments_survive_their_processes(tiny_cell: Callable[..., RunConfig
 def test_placement_is_checked_and_leaves_old_runs_alone(tiny_cell: Callable[..., RunConfig]) -> None:
     plain = tiny_cell().model_dump(mode="json")
     assert "placement" not in plain and "kind" not in plain["pipeline"]
+    assert not {"weights", "call_limit"} & tiny_cell(placement=PLACEMENT).model_dump(mode="json")["placement"].keys()
     with pytest.raises(ValueError, match="explorers.count: at least one"):
         PlacementConfig.model_validate({"explorers": {"count": 0}})
     again = RunConfig.model_validate(json.loads(json.dumps(tiny_cell(placement=PLACEMENT).model_dump(mode="json"))))

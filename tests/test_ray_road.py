@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from divopd.config import PolicyConfig, RunConfig
+from divopd.pipeline.ray import weights
 from divopd.pipeline.ray.coordinator import Coordinator
 from divopd.pipeline.ray.weights import GROUP, Direct, Giver, Taker
 from divopd.policies.hf import HFPolicy, load_model
@@ -41,8 +42,8 @@ def learner(cluster: None, tiny_models: Path) -> Iterator[Callable[..., Any]]:
             self.publish(1)
 
         def publish(self, version: int) -> None:
-            weights = HFPolicy(self.model, 0).weights()
-            self.put(((n, torch.full_like(w, version)) for n, w in weights.items()), torch.float32, version)
+            own = HFPolicy(self.model, 0).weights()
+            self.put(((n, torch.full_like(w, version)) for n, w in own.items()), torch.float32, version)
 
         def send(self, explorer: int) -> int:
             if self.deaf:
@@ -68,10 +69,10 @@ def holds(taker: Taker, version: int) -> bool:
 
 
 def test_explorers_take_what_was_published_last_until_the_road_is_closed(
-    taker: Taker, learner: Callable[..., Any]
+    taker: Taker, learner: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then it is said once, and the store is taken. A learner that dies on the road is Ray's error, by which the
-    coordinator knows whose death it is. To the next learner leads another road.
+    coordinator knows whose death it is. To the next learner leads another road; on another host it is sent.
     """
     import ray
 
@@ -85,6 +86,7 @@ def test_explorers_take_what_was_published_last_until_the_road_is_closed(
         ray.get(ranks[0].publish.remote(version))
         # asked for the version that was the newest when the step was handed out: what there is by now
         assert take(0, max(1, version - 1)) == (version, "direct", None) and holds(taker, version)
+    assert taker.way is not None and taker.way.memory is not None
     ray.get(Direct(ranks[0], 0, 0).call("close_road"))
     ray.get(ranks[0].publish.remote(4))
     assert take(0, 4) == (4, "store", "the road for weights is closed") and holds(taker, 4)
@@ -96,7 +98,9 @@ def test_explorers_take_what_was_published_last_until_the_road_is_closed(
     with pytest.raises(ray.exceptions.RayActorError):
         take(1, 5)
     assert time.monotonic() - begin < 12
+    monkeypatch.setattr(weights, "within_reach", lambda memory: False)
     assert take(2, 1) == (1, "direct", None) and holds(taker, 1)
+    assert taker.way is not None and taker.way.memory is None
 
 
 @pytest.mark.skipif("DIVOPD_LONG_TESTS" not in os.environ, reason="40 s: DIVOPD_LONG_TESTS=1 runs it")
