@@ -1,6 +1,6 @@
 """What new weights cost learner and explorers, by Ray's object store and by the direct road (docs/ray.md).
 
-    python benchmarks/weight_road.py [--gb 1 3] [--times 3]
+    python benchmarks/weight_road.py [--gb 1 2] [--times 5]
 
 Two Ray nodes on this machine, with object stores of their own: what goes from one to the other is copied over loopback.
 bfloat16 arrays in 200 pieces, moved by the pipeline's own code; the first of each size is not counted. Needs memory for
@@ -96,8 +96,8 @@ class Explorer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gb", type=float, nargs="+", default=[1.0, 3.0])
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--gb", type=float, nargs="+", default=[1.0, 2.0])
+    parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
     import ray
     from ray.cluster_utils import Cluster
