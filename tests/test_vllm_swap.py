@@ -12,7 +12,7 @@ import torch
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy, load_model
 from divopd.policies.road import Road, Way, host
-from divopd.policies.stage import Piece, Stage
+from divopd.policies.stage import Item, Piece, Stage
 from vllm_talk import EQUAL, GPU, STUDENT, converse, largest_gap, perturbed, start
 
 if importlib.util.find_spec("vllm") is None:
@@ -89,24 +89,34 @@ def test_weights_come_along_a_road(policy, reference, backend):
         policy.weights()
 
 
-def test_a_road_that_breaks_leaves_no_half_new_weights(policy, reference):
-    """One piece arrives, the next never does: the engine says so until weights are loaded again, as a file."""
-    stage, store = Stage(), host(HERE)
-    weights = perturbed(reference.weights(), 5)
-    stage.fill(weights.items(), torch.float32)
-    way = Way(f"{HERE}:{store.port}", 2, "gloo", [*stage.layout, Piece(1 << 30, 1 << 20, [])])
+@pytest.mark.parametrize("after", ["self_attn.q_proj.weight", "mlp.gate_proj.weight", "norm.weight"])
+def test_a_road_that_breaks_leaves_no_half_new_weights(policy, reference, after):
+    """Within a layer that vLLM merges, or after all of them: the engine says so until weights are loaded again, which
+    then are whole.
+    """
+    stage, store, order = Stage(), host(HERE), reference.weights()
+    lost = perturbed(order, 5)
+    last = next(
+        i for i, name in enumerate(lost) if name.endswith(after) and (after != "norm.weight" or "model.norm" in name)
+    )
+    stage.fill(list(lost.items())[: last + 1], torch.float32)
+    far = Piece(
+        1 << 30, 1 << 20, [Item(name, "float32", tuple(lost[name].shape), 0) for name in list(lost)[last + 1 :]]
+    )
+    way = Way(f"{HERE}:{store.port}", 2, "gloo", [*stage.layout, far])
 
-    def give_half() -> None:
+    def give_some() -> None:
         road = Road(way, 0, HERE, torch.device("cpu"), store)
         road.give(stage.pieces)
-        del road  # with its connection
+        road.close()
 
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(give_half)
+        threads.submit(give_some)
         with pytest.raises(PolicyError, match="new weights did not reach the vLLM engine"):
             policy.receive(way, HERE, lambda: 5)
     with pytest.raises(PolicyError, match="load them again"):
         converse(policy, [0])
+    weights = perturbed(order, 6)
     reference.load_weights(weights)
     policy.load_weights(weights, 6)
     assert largest_gap(reference, converse(policy, range(4))) < EQUAL

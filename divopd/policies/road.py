@@ -9,6 +9,7 @@ the same way as a GPU.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from torch import Tensor
 from .base import PolicyError
 from .stage import Layout, mapped
 
-PATIENCE = 300.0  # seconds for the other side to come, to take or give one piece, and to load what it has mapped
+PATIENCE = 120.0  # seconds for the other side to come, to take or give one piece, and to load what it has mapped
+BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
+_making = threading.Lock()
 
 
 class RoadError(PolicyError):
@@ -41,8 +44,8 @@ class Way:
 
 
 class Road:
-    """One end of a road. Calls block. Where the other side dies they are `RoadError`s: with Gloo at once, with NCCL
-    after `PATIENCE` seconds in which nothing moves, unless somebody calls `close` before.
+    """One end of a road. Calls block. They are `RoadError`s where the process at the other end dies (with Gloo at once)
+    or nothing moves for `PATIENCE` seconds; NCCL's also where somebody calls `close`.
 
     `here`: this node's address, by which the others reach it. `store`: rank 0's, from `host`.
     """
@@ -57,10 +60,17 @@ class Road:
         try:
             self._store = store or dist.TCPStore(host, int(port), is_master=False, timeout=patience)
             self._group = _group(self._store, rank, way.size, way.backend, here, patience)
+            if way.backend == "nccl":  # which connects in the first call: nobody is to be in it alone
+                if rank:
+                    self._store.set(f"rank {rank}", "there")
+                else:
+                    self._store.wait([f"rank {i}" for i in range(1, way.size)], patience)
+                self._move(self._word.to(device))
         except RuntimeError as error:  # DistNetworkError and others are
             raise RoadError(f"no road for weights to {way.address}: {_line(error)}") from error
-        gpu = device.type == "cuda"
-        self._stream: Any = torch.cuda.stream(torch.cuda.Stream(device)) if gpu else nullcontext()
+        # the learner computes meanwhile; an engine stands still, and what it copies out of a piece must come first
+        beside = device.type == "cuda" and not rank
+        self._stream: Any = torch.cuda.stream(torch.cuda.Stream(device)) if beside else nullcontext()
 
     def give(self, pieces: Iterable[Tensor]) -> None:
         """Send all pieces to every taker; mapped ones when they say that they have loaded them."""
@@ -86,8 +96,7 @@ class Road:
                 memory = self._mapped[number]
             else:
                 memory = torch.empty(piece.size, dtype=torch.uint8, device=self.device)
-                with self._stream:
-                    self._move(memory)
+                self._move(memory)
             for item in piece.items:
                 yield item.name, item.view(memory)
 
@@ -109,7 +118,7 @@ class Road:
         try:
             getattr(group, call)(*args).wait(timedelta(seconds=PATIENCE))
             if self.way.backend == "nccl":  # `wait` only puts it in line
-                torch.cuda.current_stream().synchronize()
+                torch.cuda.current_stream(self.device).synchronize()
         except RuntimeError as error:
             self.close()
             raise RoadError(f"weights were lost on the road: {_line(error)}") from error
@@ -150,11 +159,15 @@ class End:
 def _group(store: Any, rank: int, size: int, backend: str, here: str, patience: timedelta) -> Any:
     if backend == "nccl":
         # read where a group is made: calls that take too long raise where they wait, and do not end the whole process
-        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-        try:
-            return dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
-        finally:
-            del os.environ["TORCH_NCCL_BLOCKING_WAIT"]
+        with _making:
+            before = os.environ.get(BLOCKING)
+            os.environ[BLOCKING] = "1"
+            try:
+                return dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
+            finally:
+                del os.environ[BLOCKING]
+                if before is not None:
+                    os.environ[BLOCKING] = before
     gloo: Any = dist.ProcessGroupGloo  # more than its stub says
     options, named = gloo._Options(), "GLOO_SOCKET_IFNAME" in os.environ
     options._devices = [gloo.create_default_device() if named else gloo.create_device(hostname=here)]

@@ -7,12 +7,13 @@ import os
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-PIECE = 64 * 2**20  # bytes that travel together, unless one tensor alone is larger
+PIECE = 128 * 2**20  # bytes that travel together, unless one tensor alone is larger
 ALIGNED = 16  # bytes; tensors of any type may begin there
 
 
@@ -102,7 +103,10 @@ class Stage:
         os.ftruncate(self._file, piece.at + piece.size)
         memory = torch.frombuffer(mmap.mmap(self._file, piece.size, offset=piece.at), dtype=torch.uint8)
         if torch.cuda.is_available():  # unpinned it is slower, no more
-            torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), piece.size, 0)
+            refused = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), piece.size, 0)
+            with suppress(RuntimeError):  # CUDA says it again at the next call, which is to be this one
+                if int(refused):
+                    torch.zeros(1, device="cuda")
         return memory
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -129,7 +133,6 @@ def mapped(path: str, layout: Layout) -> list[Tensor]:
     """The pieces of another process's stage, for reading alone. Raises OSError."""
     with open(path, "rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # which says that it cannot be written
-        return [
-            torch.frombuffer(mmap.mmap(file.fileno(), p.size, access=mmap.ACCESS_READ, offset=p.at), dtype=torch.uint8)
-            for p in layout
-        ]
+        end = layout[-1].at + layout[-1].size
+        whole = torch.frombuffer(mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ), dtype=torch.uint8)
+    return [whole[piece.at : piece.at + piece.size] for piece in layout]

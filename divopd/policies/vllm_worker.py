@@ -42,15 +42,25 @@ class Receiver:
         old ones (on CPU a packed copy of them), with no more than a warning. `load_weights` alone fails on CPU, where
         linear layers hold packed weights.
         """
-        self.model_runner.reload_weights(weights_iterator=with_copies(_tensors(path), copies))
+        self._reload(with_copies(_tensors(path), copies))
 
     def take_road(self, way: bytes, here: str, copies: Mapping[str, str]) -> None:
         """The same with what comes along a road (road.py). `way`: pickled; `here`: this node's address."""
 
         def into(tensors: Iterator[tuple[str, Any]]) -> None:
-            self.model_runner.reload_weights(weights_iterator=with_copies(tensors, copies))
+            self._reload(with_copies(tensors, copies))
 
         self.end.load(pickle.loads(way), 1 + self.rank, here, self.device, into)
+
+    def _reload(self, tensors: Iterator[tuple[str, Any]]) -> None:
+        """A reload that broke off within a layer leaves what it had of it, which vLLM would count to the next one."""
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        for module in self.model_runner.get_model().modules():
+            info = get_layerwise_info(module)
+            info.loaded_weights.clear()
+            info.load_numel = 0
+        self.model_runner.reload_weights(weights_iterator=tensors)
 
     def gpu(self) -> str | None:
         """The UUID of this worker's GPU; None on CPU."""

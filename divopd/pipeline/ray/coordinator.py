@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from divopd.evaluate import checkpoint_version
 from divopd.pipeline.ray.fleet import Seat, lanes
 from divopd.pipeline.ray.loop import Loop
-from divopd.pipeline.ray.weights import Direct, is_direct, unpack
+from divopd.pipeline.ray.weights import is_direct, unpack
 from divopd.rollouts import TeacherTurns
 from divopd.types import Rollout, RolloutId
 
@@ -37,6 +37,7 @@ class Coordinator(Loop):
     def __init__(self, host: RayTrainer) -> None:
         super().__init__(host)
         self.weights: Any = None  # a reference to those published last, where they go by the store
+        self.publishing = False  # then no step begins: what it would keep as the weights of now may be the next ones
         self.probe: Probe | None = None  # what the learner has scored under them
         self.reached = 0  # the version at which a learner died: from there on it is known to live
         self.scoring: deque[Rollout] = deque()
@@ -72,7 +73,7 @@ class Coordinator(Loop):
                 self._learn()
                 self._score()
                 for seat in self.fleet.ready("explorer"):
-                    if not seat.jobs:
+                    if not seat.jobs and not self.publishing:
                         self._explore(seat)
             for seat in self.fleet.ready("evaluator"):
                 if self.checkpoints and not seat.jobs:
@@ -86,8 +87,7 @@ class Coordinator(Loop):
         if (work := self.course.next_tasks(self._save, len(self.in_flight))) is None:
             return
         direction, tasks = work
-        count = lanes(self.config)
-        stamp = (self.epoch, self.course.version)
+        count, stamp = lanes(self.config), (self.epoch, self.course.version)
         for i in range(min(count, len(tasks))):
             mine = tasks[i::count]
             names = [name for name, _, _ in mine]
@@ -174,14 +174,21 @@ class Coordinator(Loop):
 
     def _publish(self, then: Callable[[], None]) -> None:
         """Have all ranks give their new weights away, and then go on."""
-        ranks = self.fleet.of("learner")
-        calls = [seat.actor.publish.options(num_returns=2).remote() for seat in ranks]
+        ranks, self.publishing = self.fleet.of("learner"), True
 
-        def given(_: Any) -> None:
-            self.weights = calls[0][1]
-            then()
+        def publish(_: Any = None) -> None:
+            calls = [seat.actor.publish.options(num_returns=2).remote() for seat in ranks]
 
-        self._all(zip(ranks, (done for done, _ in calls), strict=True), given)
+            def given(_: Any) -> None:
+                self.weights, self.publishing = calls[0][1], False
+                then()
+
+            self._all(zip(ranks, (done for done, _ in calls), strict=True), given)
+
+        if is_direct(self.config):  # no rank waits in a collective call while rank 0 waits for explorers
+            self._all([(ranks[0], ranks[0].actor.quiet.remote())], publish)
+        else:
+            publish()
 
     def _learn(self) -> None:
         ranks = self.fleet.ready("learner")
@@ -231,7 +238,7 @@ class Coordinator(Loop):
 
     def _save(self, version: int, explorer_step: int, when: float) -> None:
         """Write the published weights beside the loop, which goes on."""
-        reference = self.fleet.whole(self.weights)
+        reference = self.fleet.whole(self.weights, version)
 
         def write() -> Path:
             return self.host.write(unpack(self.ray.get(reference)), version, explorer_step, when)
@@ -272,14 +279,9 @@ class Coordinator(Loop):
         saves = [(seat, seat.actor.save.remote(str(folder))) for seat in self.fleet.of("learner")]
         self._all(saves, lambda _: self.host.end_snapshot(state))
 
-    def _seat(self, seat: Seat) -> None:
-        if seat.kind == "explorer" and is_direct(self.config) and self.fleet.ready("learner"):
-            # nobody is at the end of the old one's road, which the learner may be waiting for
-            Direct(self.fleet.of("learner")[0].actor, seat.index, self.epoch).call("close_road")
-        super()._seat(seat)
-
     def _rewind(self) -> None:
         """The learner is gone: back to the last resume point, with a new one."""
+        self.fleet.end_learner()
         futures.wait(self.writing)
         self.writing.clear()
         self.epoch += 1
@@ -288,9 +290,9 @@ class Coordinator(Loop):
         self.scoring.clear()
         self.early.clear()
         self.in_flight.clear()
-        replaced = self.course.replaced
+        kept = self.course.replaced, self.course.taken
         self.host.rewind()
-        self.course.replaced = replaced
+        self.course.replaced, self.course.taken = kept
         self._start_clock()
         for other in self.fleet.seats:
             other.since = self.course.now

@@ -63,11 +63,13 @@ class Fleet:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        from divopd.pipeline.ray.weights import GROUP, is_direct
+        from divopd.pipeline.ray.weights import GROUP, Direct, is_direct
         from divopd.pipeline.ray.workers import Examiner, Explorer, Rank, Scorer
 
         if seat.actor is not None:
             ray.kill(seat.actor)
+            if seat.kind == "explorer" and is_direct(self.config):  # the learner may be waiting for it
+                Direct(self.of("learner")[0].actor, seat.index, 0).call("close_road")
         made = {"explorer": Explorer, "scorer": Scorer, "learner": Rank, "evaluator": Examiner}[seat.kind]
         share = workers(self.placement, seat.kind)
         policy = self._policy(seat)
@@ -117,14 +119,22 @@ class Fleet:
 
         return Direct(self.of("learner")[0].actor, explorer.index, epoch) if is_direct(self.config) else published
 
-    def whole(self, published: Any) -> Any:
-        """A reference to the weights published last, also where they do not go by the store."""
+    def whole(self, published: Any, version: int) -> Any:
+        """A reference to the weights published last, those of `version`, also where they do not go by the store."""
         from divopd.pipeline.ray.weights import is_direct
 
         if not is_direct(self.config):
             return published
-        # in line with updates, none of which is published before its statistics have come
-        return self.of("learner")[0].actor.fetch.options(num_returns=2).remote()[1]
+        # in line with the next publication, which has not begun
+        return self.of("learner")[0].actor.fetch.options(num_returns=2).remote(None, version)[1]
+
+    def end_learner(self) -> None:
+        """Before anybody waits for an answer of a rank that may never come."""
+        import ray
+
+        for seat in self.of("learner"):
+            if seat.actor is not None:
+                ray.kill(seat.actor)
 
     def homeless(self) -> list[Seat]:
         """Seats whose place went with its node, as long as Ray has found no other."""

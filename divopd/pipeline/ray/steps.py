@@ -11,6 +11,9 @@ from divopd.rollouts import Direction
 from divopd.seeds import rng
 from divopd.types import Rollout, RolloutId
 
+NONE_TAKEN = {"direct": 0, "store": 0, "seconds": 0.0}
+"""How often explorers have taken weights by which road, and how long that took."""
+
 
 @dataclass(slots=True)
 class Step:
@@ -33,12 +36,15 @@ class RayCourse(Course):
         self.again: list[RolloutId] = []  # episodes of open steps whose explorer or scorer died
         self.rollouts = 0  # arrived
         self.busy = dict.fromkeys(("explorer", "scorer", "learner", "evaluator"), 0.0)  # seconds, all workers of a kind
-        self.taken = {"direct": 0, "store": 0, "seconds": 0.0}  # how often explorers took weights by which road
+        self.taken = dict(NONE_TAKEN)
         self.replaced = dict.fromkeys(self.busy, 0)  # workers that died
 
     def __getstate__(self) -> dict[str, Any]:
         again = [name for step in self.open.values() for name in step.missing]
         return self.__dict__ | {"again": again, "_learner_busy": False, "update": self.version}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"taken": dict(NONE_TAKEN)} | state)  # which older resume points lack
 
     def next_tasks(self, save: Save, in_flight: int) -> tuple[Direction, list[Task]] | None:
         """What an idle explorer plays now: what a dead one left undone, or the next step; None: it waits.

@@ -129,7 +129,7 @@ class RayTrainer(Trainer):
     def _save(self, version: int, explorer_step: int, time: float) -> None:
         import ray
 
-        self.write(unpack(ray.get(self.fleet.whole(self._published))), version, explorer_step, time)
+        self.write(unpack(ray.get(self.fleet.whole(self._published, version))), version, explorer_step, time)
 
     def _weights_state(self) -> dict[str, Any]:
         import ray

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from divopd.config import RunConfig
 from divopd.policies.base import EngineLostError, Policy, PolicyError
-from divopd.policies.road import Road, RoadError, Way, backend_for, gpu_of, host
+from divopd.policies.road import PATIENCE, Road, RoadError, Way, backend_for, gpu_of, host
 from divopd.policies.stage import Stage, within_reach
 
 Packed = dict[str, tuple[str, np.ndarray]]
@@ -61,25 +61,40 @@ GROUP = "road"
 GRACE = 15.0  # seconds in which one end of a road notices that the other is gone
 
 
+@dataclass(eq=False, slots=True)
+class Lane:
+    """One explorer's road, as rank 0 has it."""
+
+    way: Way
+    store: Any  # where its ends meet
+    road: Road | None = None  # as soon as both are there
+
+
 class Giver:
     """Rank 0's part of the direct road: what it has published last, for each explorer that asks."""
 
     def __init__(self) -> None:
-        self.stage, self.version = Stage(), -1
+        self.stage, self.version = Stage(), -1  # -1: what is there is not whole
         self.device = torch.device("cpu")  # that computes
         self.turn = threading.Condition()  # many may read the stage, or one write it
         self.readers, self.writing = 0, False
-        self.roads: dict[int, tuple[Way, Any, Road | None]] = {}  # by explorer; with its store
+        self.lanes: dict[int, Lane] = {}  # by explorer
 
-    def put(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, version: int) -> None:
-        """Publish, as soon as those who take what was there have it."""
+    def quiet(self) -> None:
+        """Let those who take what is on the stage have it, and nobody else begin: `put` comes next."""
         with self.turn:
             self.writing = True
             self.turn.wait_for(lambda: not self.readers)
-            try:
-                self.stage.fill(weights, dtype)
-                self.version = version
-            finally:
+
+    def put(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, version: int) -> None:
+        """Publish."""
+        self.quiet()
+        self.version = -1
+        try:
+            self.stage.fill(weights, dtype)
+            self.version = version
+        finally:
+            with self.turn:
                 self.writing = False
                 self.turn.notify_all()
 
@@ -87,6 +102,8 @@ class Giver:
     def _reading(self) -> Iterator[None]:
         with self.turn:
             self.turn.wait_for(lambda: not self.writing)
+            if self.version < 0:
+                raise RoadError("the learner failed while it published weights")
             self.readers += 1
         try:
             yield
@@ -105,37 +122,42 @@ class Giver:
         store, backend = host(node()), backend_for(gpu_of(self.device), gpus)
         memory = self.stage.memory if mapped and backend == "gloo" else None
         way = Way(f"{node()}:{store.port}", 1 + len(gpus), backend, self.stage.layout, memory)
-        self.roads[explorer] = (way, store, None)
+        self.lanes[explorer] = Lane(way, store)
         return way
 
     def send(self, explorer: int) -> int:
         """Send what was published last; its version. Blocks until it is there. `RoadError`: this road is closed."""
-        if explorer not in self.roads:
-            raise RoadError("the road for weights is closed")
-        way, store, road = self.roads[explorer]
+        lane = self.lanes.get(explorer)
         try:
-            if road is None:
-                road = Road(way, 0, node(), self.device if way.backend == "nccl" else torch.device("cpu"), store)
-                self.roads[explorer] = (way, store, road)
+            if lane is not None and lane.road is None:
+                device = self.device if lane.way.backend == "nccl" else torch.device("cpu")
+                lane.road = Road(lane.way, 0, node(), device, lane.store)
+            if lane is None or lane.road is None or self.lanes.get(explorer) is not lane:  # closed meanwhile
+                raise RoadError("the road for weights is closed")
             with self._reading():
-                road.give(self.stage.pieces)
+                lane.road.give(self.stage.pieces)
                 return self.version
         except RoadError:
-            self.roads.pop(explorer, None)
+            if lane is not None and self.lanes.get(explorer) is lane:  # and not one that was opened since
+                self.close_road(explorer)
             raise
 
     def close_road(self, explorer: int) -> None:
         """Where it leads, nobody is any more."""
-        _, _, road = self.roads.pop(explorer, (None, None, None))
-        if road is not None:
-            road.close()
+        lane = self.lanes.pop(explorer, None)
+        if lane is not None and lane.road is not None:
+            lane.road.close()
 
-    def fetch(self, explorer: int | None = None) -> tuple[int, Packed]:
-        """What was published last, for the store: its version, and a copy, as the stage goes on changing."""
+    def fetch(self, explorer: int | None = None, version: int | None = None) -> tuple[int, Packed]:
+        """What was published last, for the store: its version, and a copy, as the stage goes on changing.
+
+        Raises `RoadError` where it should be `version` and is not.
+        """
         with self._reading():
-            return self.version, {
-                name: (kind, array.copy()) for name, (kind, array) in pack(self.stage.tensors(), None).items()
-            }
+            if version not in (None, self.version):
+                raise RoadError(f"weights of version {self.version} are on the stage, and not {version}")
+            packed = pack(self.stage.tensors(), None)
+            return self.version, {name: (kind, array.copy()) for name, (kind, array) in packed.items()}
 
 
 def node() -> str:
@@ -202,22 +224,30 @@ class Taker:
         """The version that has come. Raises `PolicyError` where none has, and what Ray says where rank 0 is gone."""
         import ray
 
-        if self.way is None:
-            memory = ray.get(source.call("stage_memory"))
-            mapped = memory is not None and within_reach(memory)
-            self.way = ray.get(source.call("open_road", self.policy.gpus, mapped))
+        errors = ray.exceptions
+        try:
+            if self.way is None:
+                memory = ray.get(source.call("stage_memory"))
+                mapped = memory is not None and within_reach(memory)
+                self.way = ray.get(source.call("open_road", self.policy.gpus, mapped))
+        except errors.RayTaskError as error:
+            raise RoadError(f"no road for weights: {error.cause}") from error
         sent = source.call("send")
         here = self.thread.submit(self.policy.receive, self.way, node(), lambda: ray.get(sent))
         while not here.done() and not ray.wait([sent], timeout=0.1)[0]:
             pass
-        if here.done() and here.exception():
+        failed, patience = here.done() and here.exception() is not None, GRACE
+        if failed:
             source.call("close_road")  # or rank 0 would go on sending
         try:
-            version: int = ray.get(sent)
-        except ray.exceptions.RayTaskError as error:
+            version: int = ray.get(sent, timeout=GRACE if failed else None)
+            patience = PATIENCE  # all is on its way, and may need a while to be loaded
+        except errors.RayTaskError as error:
             raise RoadError(str(error.cause)) from error
+        except errors.GetTimeoutError as error:
+            raise RoadError(" ".join(str(here.exception()).split())) from error
         finally:
-            wait([here], GRACE)
+            wait([here], patience)
             if not here.done():
                 raise EngineLostError("weights stopped on their way, and what should take them does not answer")
         here.result()
