@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from divopd.pipeline.ray.weights import Giver, unpack
 from divopd.policies import road, stage
 from divopd.policies.base import PolicyError
 from divopd.policies.hf import HFPolicy
@@ -183,6 +184,44 @@ def test_a_gpu_each_goes_by_nccl_and_all_else_by_gloo() -> None:
         (None, ["GPU-b"], "gloo"), ("GPU-a", [None], "gloo"), ("GPU-a", ["GPU-b", "GPU-b"], "gloo"),
     ]:  # fmt: skip
         assert backend_for(mine, theirs) == want
+
+
+def test_what_was_not_published_whole_is_not_given() -> None:
+    """And a checkpoint is of the version that it is to be of. What is given for the store changes no more."""
+    giver = Giver()
+
+    def breaks() -> Iterator[tuple[str, Tensor]]:
+        yield WEIGHTS[0][0], WEIGHTS[0][1] + 1
+        raise ConnectionError("a rank is gone")
+
+    giver.put(WEIGHTS, torch.float32, 1)
+    version, packed = giver.fetch(None, 1)
+    with pytest.raises(RoadError, match="version 1 are on the stage, and not 2"):
+        giver.fetch(None, 2)
+    with pytest.raises(ConnectionError):
+        giver.put(breaks(), torch.float32, 2)
+    with pytest.raises(RoadError, match="failed while it published"):
+        giver.fetch()
+    giver.put([(name, tensor + 2) for name, tensor in WEIGHTS], torch.float32, 3)
+    assert (version, giver.fetch()[0]) == (1, 3)
+    assert torch.equal(unpack(packed)["a"], WEIGHTS[0][1])
+    assert torch.equal(unpack(giver.fetch()[1])["a"], WEIGHTS[0][1] + 2)
+
+
+def test_a_publication_waits_for_those_who_read() -> None:
+    giver, marks = Giver(), []
+    giver.put(WEIGHTS, torch.float32, 1)
+    with ThreadPoolExecutor(2) as threads:
+        with giver._reading():
+            put = threads.submit(lambda: (giver.put(WEIGHTS, torch.float32, 2), marks.append("published")))
+            time.sleep(0.2)
+            late = threads.submit(giver.fetch)  # who comes now gets what is published next
+            time.sleep(0.2)
+            assert giver.version == 1 and not late.done()
+            marks.append("read")
+        put.result()
+        assert late.result()[0] == 2
+    assert marks == ["read", "published"]
 
 
 def test_a_policy_takes_them_and_refuses_another_models(tiny_models: Path) -> None:
