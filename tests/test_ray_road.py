@@ -31,7 +31,7 @@ def taker(tiny_models: Path) -> Taker:
 
 @pytest.fixture
 def learner(cluster: None, tiny_models: Path) -> Iterator[Callable[..., Any]]:
-    """Starts one that has published version 1; `deaf`: and never sends it."""
+    """Starts one; `deaf`: which never sends anything."""
     import ray
 
     class Learner(Giver):  # in here, so that Ray takes it along
@@ -39,7 +39,6 @@ def learner(cluster: None, tiny_models: Path) -> Iterator[Callable[..., Any]]:
 
         def start(self, folder: str, deaf: bool) -> None:
             self.model, self.deaf = load_model(PolicyConfig(path=folder)), deaf
-            self.publish(1)
 
         def publish(self, version: int) -> None:
             own = HFPolicy(self.model, 0).weights()
@@ -55,7 +54,7 @@ def learner(cluster: None, tiny_models: Path) -> Iterator[Callable[..., Any]]:
     def start(deaf: bool = False) -> Any:
         remote: Any = ray.remote
         started.append(remote(concurrency_groups={GROUP: 3})(Learner).options(num_cpus=0).remote())
-        started[-1].start.remote(str(tiny_models / "student"), deaf)  # in line with what comes
+        started[-1].start.remote(str(tiny_models / "student"), deaf)
         return started[-1]
 
     yield start
@@ -82,6 +81,7 @@ def test_explorers_take_what_was_published_last_until_the_road_is_closed(
         return found.version, found.road, found.trouble
 
     ranks = [learner(), learner(deaf=True), learner()]
+    ray.get([rank.publish.remote(1) for rank in ranks])  # in line with their start, as what explorers ask for is not
     for version in (1, 2, 3):
         ray.get(ranks[0].publish.remote(version))
         # asked for the version that was the newest when the step was handed out: what there is by now
