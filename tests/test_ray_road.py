@@ -31,30 +31,33 @@ def taker(tiny_models: Path) -> Taker:
 
 @pytest.fixture
 def learner(cluster: None, tiny_models: Path) -> Iterator[Callable[..., Any]]:
-    """Starts one; `deaf`: which never sends anything."""
+    """Starts one; which never sends anything (`deaf`), or fails to (`broken`), where `trouble` says so."""
     import ray
 
     class Learner(Giver):  # in here, so that Ray takes it along
         """Rank 0 without what it computes: every weight is the number of its version."""
 
-        def start(self, folder: str, deaf: bool) -> None:
-            self.model, self.deaf = load_model(PolicyConfig(path=folder)), deaf
+        def start(self, folder: str, trouble: str) -> None:
+            self.model, self.trouble = load_model(PolicyConfig(path=folder)), trouble
 
         def publish(self, version: int) -> None:
             own = HFPolicy(self.model, 0).weights()
             self.put(((n, torch.full_like(w, version)) for n, w in own.items()), torch.float32, version)
 
         def send(self, explorer: int) -> int:
-            if self.deaf:
+            if self.trouble == "deaf":
                 time.sleep(600)
+            if self.trouble == "broken":
+                time.sleep(2)  # the other end waits by now
+                raise OSError("no socket left")
             return super().send(explorer)
 
     started = []
 
-    def start(deaf: bool = False) -> Any:
+    def start(trouble: str = "") -> Any:
         remote: Any = ray.remote
         started.append(remote(concurrency_groups={GROUP: 3})(Learner).options(num_cpus=0).remote())
-        started[-1].start.remote(str(tiny_models / "student"), deaf)
+        started[-1].start.remote(str(tiny_models / "student"), trouble)
         return started[-1]
 
     yield start
@@ -80,7 +83,7 @@ def test_explorers_take_what_was_published_last_until_the_road_is_closed(
         assert found.seconds > 0
         return found.version, found.road, found.trouble
 
-    ranks = [learner(), learner(deaf=True), learner()]
+    ranks = [learner(), learner("deaf"), learner(), learner("broken")]
     ray.get([rank.publish.remote(1) for rank in ranks])  # in line with their start, as what explorers ask for is not
     for version in (1, 2, 3):
         ray.get(ranks[0].publish.remote(version))
@@ -101,6 +104,9 @@ def test_explorers_take_what_was_published_last_until_the_road_is_closed(
     monkeypatch.setattr(weights, "within_reach", lambda memory: False)
     assert take(2, 1) == (1, "direct", None) and holds(taker, 1)
     assert taker.way is not None and taker.way.memory is None
+    begin = time.monotonic()
+    assert take(3, 1) == (1, "store", "no socket left") and holds(taker, 1)
+    assert time.monotonic() - begin < 15
 
 
 @pytest.mark.skipif("DIVOPD_LONG_TESTS" not in os.environ, reason="40 s: DIVOPD_LONG_TESTS=1 runs it")

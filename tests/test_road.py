@@ -146,6 +146,7 @@ def test_who_cannot_load_breaks_the_road_off(mapped: bool) -> None:
 
 def test_nobody_at_the_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(road, "PATIENCE", 0.5)
+    monkeypatch.setattr(road, "CONNECT", 0.5)
     way, store = way_of(staged(WEIGHTS))
     with pytest.raises(RoadError, match=f"no road for weights to {HERE}"):
         Road(way, 0, HERE, CPU, store)

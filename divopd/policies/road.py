@@ -23,6 +23,7 @@ from torch import Tensor
 from .base import PolicyError
 from .stage import Layout, mapped
 
+CONNECT = 10.0  # seconds to reach rank 0, which listens before anybody is told of it
 PATIENCE = 120.0  # seconds for the other side to come, to take or give one piece, and to load what it has mapped
 BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 _making = threading.Lock()
@@ -58,7 +59,8 @@ class Road:
         self._word = torch.zeros(1, dtype=torch.uint8)
         self._mapped: list[Tensor] = []
         try:
-            self._store = store or dist.TCPStore(host, int(port), is_master=False, timeout=patience)
+            self._store = store or dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=CONNECT))
+            self._store.set_timeout(patience)
             self._group = _group(self._store, rank, way.size, way.backend, here, patience)
             if way.backend == "nccl":  # which connects in the first call: nobody is to be in it alone
                 if rank:

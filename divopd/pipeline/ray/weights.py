@@ -243,7 +243,9 @@ class Taker:
             version: int = ray.get(sent, timeout=GRACE if failed else None)
             patience = PATIENCE  # all is on its way, and may need a while to be loaded
         except errors.RayTaskError as error:
-            raise RoadError(str(error.cause)) from error
+            source.call("close_road")  # with which the place goes where this end may still wait for the other
+            patience = PATIENCE + GRACE
+            raise RoadError(" ".join(str(error.cause).split())) from error
         except errors.GetTimeoutError as error:
             raise RoadError(" ".join(str(here.exception()).split())) from error
         finally:
