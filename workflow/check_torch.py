@@ -1,6 +1,6 @@
 """Stop before an install that would fetch the CUDA build of torch for a machine without a GPU.
 
-Asks pip what it would install for the pin in pyproject.toml, which costs seconds. Asks nothing where an index was named
+Asks pip what it would install for the requirement it is given, which costs seconds. Asks nothing where an index was named
 (TORCH_INDEX), where the CUDA build is wanted (TORCH_CUDA=1) or where there is a GPU. One line and exit code 1 to stop.
 """
 
@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 CUDA = re.compile(r"nvidia|cuda|triton")
@@ -40,9 +39,7 @@ def would_install(requirement: str) -> list[str]:
 def main() -> int:
     if os.environ.get("TORCH_INDEX") or os.environ.get("TORCH_CUDA") or has_gpu():
         return 0
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    torch = next(pin for pin in project["dependencies"] if re.match(r"torch\b", pin))
-    if any(CUDA.match(name) for name in would_install(torch)):
+    if any(CUDA.match(name) for name in would_install(sys.argv[1])):
         print(ADVICE.format(target=os.environ.get("TARGET") or "demo"), file=sys.stderr)
         return 1
     return 0
