@@ -62,9 +62,10 @@ INSTALL = @python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && \
 $(STAMP): $(PINS)
 	$(INSTALL) core
 
-lock: $(STAMP)                  ## the newest versions that pyproject.toml allows into requirements/; KEEP=1: as few new as can be
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/python workflow/lock.py $(if $(KEEP),--keep)
+lock:                           ## the newest versions that pyproject.toml allows into requirements/; KEEP=1: as few new as can be
+	@python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && "$$python" -m venv --clear .cache/lock
+	.cache/lock/bin/python -m pip install --quiet uv
+	.cache/lock/bin/python workflow/lock.py $(if $(KEEP),--keep)
 
 # Not the locked versions but the newest allowed: the next break is seen here before users meet it.
 test-latest: .venv-latest/.installed ## the fast tests with the newest versions that pyproject.toml allows

@@ -1,7 +1,8 @@
 """Stop before an install that would fetch the CUDA build of torch for a machine without a GPU.
 
-Asks pip what it would install for the requirement it is given, which costs seconds. Asks nothing where an index was named
-(TORCH_INDEX), where the CUDA build is wanted (TORCH_CUDA=1) or where there is a GPU. One line and exit code 1 to stop.
+Asks pip what it would install for the requirement it is given, which costs seconds. Asks nothing where an index was
+named (TORCH_INDEX), where the CUDA build is wanted (TORCH_CUDA=1) or where there is a GPU. To stop it prints one line
+and exits with 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Make an environment from nothing, out of the exact versions in requirements/. Run by make; needs the standard library only.
+"""Make an environment from nothing, of the exact versions in requirements/. Run by make; standard library only.
 
     python workflow/install.py .venv core [--latest]
 
-An environment is always made anew: what an interrupted install left is not mended but removed, and so is what an older lock
-installed. The project comes last, so that no source is built where its editable import hook is present (the hook fails in
-pip's build environments). Wheels built from sources are kept in .cache/wheels for the next environment; pip's own cache may
-be read-only or absent. `--latest` installs the newest versions that pyproject.toml allows instead.
+An environment is always made anew: what an interrupted installation left is removed, and so is what an older lock
+installed. The project comes last, so that no source is built where its editable import hook is present (the hook fails
+in pip's build environments). Wheels built from sources are kept in .cache/wheels for the next environment; pip's own
+cache may be read-only or absent. `--latest` installs the newest versions that pyproject.toml allows instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ENGINES, BUILD = REQUIREMENTS / "engines.txt", REQUIREMENTS / "build.txt"
 WHEELS = ROOT / ".cache" / "wheels" / platform.machine()
 # of the user's own pip settings, those that say where packages come from; the others could change what is installed
 KEPT = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CERT", "CLIENT_CERT", "TRUSTED_HOST", "PROXY",
-        "CACHE_DIR", "NO_CACHE_DIR", "DEFAULT_TIMEOUT", "TIMEOUT", "RETRIES", "KEYRING_PROVIDER", "CONFIG_FILE")  # fmt: skip
+        "CACHE_DIR", "NO_CACHE_DIR", "DEFAULT_TIMEOUT", "TIMEOUT", "RETRIES", "KEYRING_PROVIDER",
+        "CONFIG_FILE")  # fmt: skip
 
 
 class InstallError(Exception):
@@ -181,11 +182,13 @@ class Installer:
     def _to_build(self) -> list[str]:
         """Pins of the engines for which no wheel is kept."""
         kept = [path.name.lower() for path in WHEELS.glob("*.whl")] if WHEELS.is_dir() else []
-        starts = {f"{name}=={version}": f"{name.replace('-', '_')}-{version}-" for name, version in pins(ENGINES).items()}
+        starts = {
+            f"{name}=={version}": f"{name.replace('-', '_')}-{version}-" for name, version in pins(ENGINES).items()
+        }
         return [pin for pin, start in starts.items() if not any(name.startswith(start) for name in kept)]
 
     def _wheels(self) -> list[Path]:
-        """Folders that together hold a wheel of each engine; what is not kept is fetched or built, with pinned tools."""
+        """Folders that together hold a wheel of each engine; what is not kept is fetched or built."""
         own = self.venv / "wheels"
         if missing := self._to_build():
             tools = [] if self.latest else ["--build-constraint", str(BUILD)]

@@ -1,8 +1,8 @@
 """Renew requirements/*-py3xx.txt and build.txt: the exact versions that workflow/install.py installs.
 
-`make lock` takes the newest that pyproject.toml's ranges allow; `make lock KEEP=1` keeps every version that still fits. uv
-resolves, for Linux on x86-64. Left out are packages that the CUDA build of torch alone brings (it pins them itself), so
-that one file serves both builds, and vLLM's vision and audio packages, which text models do not use.
+`make lock` takes the newest that pyproject.toml's ranges allow; `make lock KEEP=1` keeps every version that still fits.
+uv resolves, for Linux on x86-64. Left out are packages that the CUDA build of torch alone brings (it pins them itself),
+so that one file serves both builds, and vLLM's vision and audio packages, which text models do not use.
 """
 
 from __future__ import annotations
