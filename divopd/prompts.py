@@ -33,6 +33,10 @@ class Style(Protocol):
 
     def action(self, response: str, allowed: tuple[str, ...]) -> str: ...
 
+    def response(self, action: str, allowed: tuple[str, ...]) -> str:
+        """What one says for an action: `action` reads it back."""
+        ...
+
 
 class ChatStyle:
     """Instruction-tuned models: task, observation and allowed actions in each user turn, the action between tags."""
@@ -50,6 +54,9 @@ class ChatStyle:
     def action(self, response: str, allowed: tuple[str, ...]) -> str:
         found = re.findall(r"<action>(.*?)</action>", response, flags=re.DOTALL)
         return found[-1].strip() if found else response.strip().splitlines()[-1] if response.strip() else ""
+
+    def response(self, action: str, allowed: tuple[str, ...]) -> str:
+        return f"<action>{action}</action>"
 
     @staticmethod
     def _state(text: str, allowed: tuple[str, ...]) -> str:
@@ -112,3 +119,7 @@ class Renderer:
     def action(self, response: np.ndarray, allowed: tuple[str, ...]) -> str:
         """The command that a response names; the environment decides whether it means anything."""
         return self.style.action(self.tokenizer.decode(response, skip_special_tokens=True), allowed)
+
+    def response(self, action: str, allowed: tuple[str, ...]) -> np.ndarray:
+        """Tokens of the shortest response that names a command, its end marker included."""
+        return np.append(self._ids(self.style.response(action, allowed)), self.eos)

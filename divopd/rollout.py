@@ -10,7 +10,7 @@ import numpy as np
 from .envs.base import Observation, Step, TextEnv
 from .policies.base import Policy, Sample
 from .prompts import Past, Renderer
-from .rollouts import Direction, TeacherTurns
+from .rollouts import Direction, PrefixTurns, TeacherTurns
 from .seeds import rng
 from .timing import Stopwatch
 from .types import Actor, Rollout, RolloutId, StopReason, Turn, by_context
@@ -63,10 +63,7 @@ class _Episode:
 
         A teacher's turn has the teacher's log-probs and no token that may train.
         """
-        start = len(self.tokens)
-        self.tokens.extend(sample.tokens.tolist())
-        turn = self._turn(start, len(self.tokens))
-        turn.actor = actor
+        turn = self._say(sample.tokens, actor)
         if actor is Actor.STUDENT:
             if sample.version is not None:  # new weights may have come in mid-episode
                 turn.version = sample.version
@@ -84,6 +81,38 @@ class _Episode:
         turn = self._turn(limit, limit)
         turn.prompt_truncated = True
         self._step(turn, False)
+
+    def demonstrate(self, actions: Sequence[str]) -> None:
+        """Play an expert's actions, each in the words that the student has for it.
+
+        It ends early, and `failed_replay` says why, where an action has no such words, is not understood, or ends the
+        episode: the student goes on from there.
+        """
+        for action in actions:
+            said = self.renderer.response(action, self.allowed)
+            if self.prompt_truncated:
+                limit = self.settings.max_prompt_tokens
+                turn = self._turn(limit, limit)
+                turn.actor, turn.prompt_truncated = Actor.EXPERT, True
+            elif (meant := self.renderer.action(said, self.allowed)) != action:
+                self.rollout.failed_replay = f"{action!r} reads {meant!r} in the prompt's style"
+                return
+            else:
+                turn = self._say(said, Actor.EXPERT)
+            turn.action = action
+            self._step(turn, False)
+            if self.over or not turn.valid_action:
+                what = "ended the episode" if self.over else "was not understood"
+                self.rollout.failed_replay = f"{action!r} {what}"
+                return
+
+    def _say(self, tokens: np.ndarray, actor: Actor) -> Turn:
+        """A turn with this response."""
+        start = len(self.tokens)
+        self.tokens.extend(tokens.tolist())
+        turn = self._turn(start, len(self.tokens))
+        turn.actor = actor
+        return turn
 
     def _turn(self, start: int, end: int) -> Turn:
         turn = Turn(
@@ -170,7 +199,8 @@ def play(
 
     Past `max_prompt_tokens` an episode goes on with empty actions until its turn limit, as a truncated prompt has no
     response to act on (ours; the paper says only that such turns exist). `direction` may cut rollouts short and hand
-    turns to the `teacher`, whose turns stay in the context of those after them; without it the student plays alone.
+    turns to the `teacher`, whose turns stay in the context of those after them, as do the expert actions that a rollout
+    may begin with; without it the student plays alone.
     """
     episodes = [
         _Episode(env, renderer, settings, Rollout(name, task), version, direction.limit(name) if direction else
@@ -180,6 +210,8 @@ def play(
     with watch("environment"):
         for episode in episodes:
             episode.start()
+            if direction and isinstance(direction.policy, PrefixTurns):
+                episode.demonstrate(direction.prefixes[episode.rollout.id])
     student = _Seat(policy, settings.temperature, [draws for _, _, draws in tasks])
     helper: _Seat | None = None
     with watch("rollout"):

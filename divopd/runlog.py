@@ -1,7 +1,7 @@
 """The run log: what a run leaves in results/<suite>/<setting>/<env>/<method>/seed<n>/.
 
     config.yaml       the resolved cell                 meta.json      schema version, hashes, versions, hardware
-    turns.parquet     one row a student or teacher turn  updates.parquet  one row an optimizer update
+    turns.parquet     one row a turn, whoever acted  updates.parquet  one row an optimizer update
     evals.parquet     one row an evaluation episode     timings.json   real seconds by stage
     transcripts.parquet  a few rollouts, token by token (may be missing)
     parity.parquet    sampler against learner, one row a sync (only where they are not one code)

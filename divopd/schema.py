@@ -79,7 +79,7 @@ TABLES = SCHEMAS | OPTIONAL
 
 
 def turn_row(turn: Turn, task: str) -> dict[str, Any]:
-    """The turns.parquet row of a turn whose life has ended (selected or dropped), or of a teacher's, which has none.
+    """The turns.parquet row of a turn whose life has ended (selected or dropped); a teacher's or expert's has none.
 
     Non-finite sums become null.
     """

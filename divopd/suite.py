@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
 from divopd.config import LossConfig, RolloutConfig, RunConfig, Strict
-from divopd.rollouts import load_policy, policy_class
+from divopd.rollouts import policy_class, resolved_params
 from divopd.selection import load_rule
 
 T = TypeVar("T", bound=BaseModel)
@@ -213,7 +213,7 @@ def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path) -> 
         if setting.recovery is not None:
             known = policy_class(policy).model_fields
             rollout = {k: v for k, v in setting.recovery.model_dump().items() if k in known} | rollout
-        load_policy(policy, rollout)
+        rollout = resolved_params(policy, rollout)
         if spec.loss != LossConfig():  # the others need torch, which takes a second to import
             from divopd.losses import load_loss
 

@@ -29,8 +29,10 @@ FIELDS = {
     "rewrite": (*_PAST, *_NOW),
     "exchange": ("step", "observation", "action"),
     "admissible": ("action",),
+    "response": ("action",),
 }
 """What each text of a template may name."""
+_FORMS = ("<action>{action}</action>", "Action: {action}", "{action}")
 
 
 class PromptError(ValueError):
@@ -52,6 +54,7 @@ class Template(Strict):
     admissible_between: str = "\n"
     leave_out: list[str] = []  # commands that {admissible} does not list
     action: str = r"<action>(.*?)</action>"  # the last match's group is the action; without one, the last line is
+    response: str | None = None  # what says an action, where it is not sampled; None: found from `action`
 
     @field_validator(*FIELDS)
     @classmethod
@@ -138,6 +141,19 @@ class TemplateStyle:
         found = self._action.findall(response)
         lines = response.strip().splitlines()
         return found[-1].strip() if found else lines[-1].strip() if lines else ""
+
+    def response(self, action: str, allowed: tuple[str, ...]) -> str:
+        """The template's `response`, or the first usual form that its pattern reads back. Raises PromptError."""
+        forms = _FORMS if self.template.response is None else (self.template.response,)
+        for form in forms:
+            said = form.format(action=action)
+            if self._action.findall(said) and self.action(said, allowed) == action:
+                return said
+        raise PromptError(
+            f"prompt.template: the pattern {self.template.action!r} does not find {action!r} in "
+            f"{' or '.join(repr(form.format(action=action)) for form in forms)}; give the template a `response` "
+            "that it does find, such as 'Action: {action}'"
+        )
 
     def _now(self, text: str, allowed: Sequence[str]) -> Mapping[str, str]:
         listed = [command for command in allowed if command not in self.template.leave_out]

@@ -12,10 +12,12 @@ import torch
 
 from . import runlog
 from .config import RunConfig
+from .envs.paths import Paths, expert_paths
 from .envs.registry import make_envs, train_tasks
 from .files import RunLogError, atomic_write
 from .learner import DivergedError, Learner, Reference
 from .losses import SAMPLED
+from .pipeline.course import Course
 from .pipeline.virtual import Task, VirtualPipeline, Workers
 from .policies.base import PolicyError
 from .policies.hf import HFPolicy, load_model, load_tokenizer
@@ -24,7 +26,7 @@ from .policies.parity import Parity
 from .prompts import Renderer, make_style
 from .provenance import identity
 from .rollout import PlaySettings, play, score
-from .rollouts import Direction, load_policy
+from .rollouts import Direction, PrefixTurns, resolved_policy
 from .runlog import RunLog, turn_row
 from .selection import load_rule
 from .timing import Stopwatch
@@ -63,12 +65,20 @@ class Trainer:
             policy.close()
 
     def _prepare(self, config: RunConfig) -> int:
-        """Rule, prompts and rollout policy; the number of token ids that the teacher's tokenizer defines."""
+        """Rule, prompts, rollout policy and expert paths; the number of token ids that the teacher's tokenizer defines.
+
+        Where rollouts begin with an expert's actions, every training task must have a path.
+        """
         self.rule = load_rule(config.method.rule, config.method.params)
-        self.policy = load_policy(config.method.rollout.policy, config.method.rollout.params)
+        self.policy = resolved_policy(config.method.rollout)
+        self.policy.check(config.env.name)
         tokenizer, teacher_tokenizer = load_tokenizer(config.student), load_tokenizer(config.teacher)
         defined = check_tokenizers(tokenizer, teacher_tokenizer)
         self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
+        self.paths: Paths = {}
+        if isinstance(self.policy, PrefixTurns):
+            self.renderer.response("look", ())  # raises where the prompt has no words for an expert's action
+            self.paths = expert_paths(config.env, train_tasks(config.env))
         self.transcripts = Transcripts(config.train.updates, tokenizer)
         self.parity = Parity(config)
         return defined
@@ -93,7 +103,13 @@ class Trainer:
             config.prompt.max_response_tokens,
             config.rollout_temperature,
         )
-        self.pipeline: Any = VirtualPipeline(config, self.rule, train_tasks(config.env), self.policy)
+        self.pipeline: Any = self._course(VirtualPipeline)
+
+    def _course(self, kind: type[Course]) -> Course:
+        """The run at its start."""
+        course = kind(self.config, self.rule, train_tasks(self.config.env), self.policy)
+        course.paths = self.paths
+        return course
 
     def reference(self) -> Reference:
         """The teacher's whole distributions, which only a model in this process gives."""
@@ -149,6 +165,8 @@ class Trainer:
         self._charge()
         if self.parity.alarms:
             details["alarms"] = self.parity.alarms
+        if self.pipeline.failed_replays:
+            details["failed_replays"] = self.pipeline.failed_replays
         self.log.finish(status, updates=self.pipeline.version, **self._seconds(), **details)
         runlog.remove(self.run_dir / "resume")
         return status
@@ -224,6 +242,7 @@ class Trainer:
             if path.name not in state["checkpoints"]:  # later than the resume point: it is about to be made again
                 path.unlink()
         self.pipeline = state["pipeline"]
+        self.pipeline.policy = self.policy  # parameters that it has got since have a value here
         self._load_weights_state(state)
         if "transcripts" in state:  # resume points of before they were kept lack it
             self.transcripts.load_state_dict(state["transcripts"])

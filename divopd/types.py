@@ -19,6 +19,7 @@ class Actor(StrEnum):
 
     STUDENT = "student"
     TEACHER = "teacher"
+    EXPERT = "expert"  # no model: an action of a stored path, before the student's first turn
 
 
 class StopReason(StrEnum):
@@ -117,6 +118,7 @@ class Rollout:
     score: float = math.nan  # the environment's own, after the last turn; NaN where it has none
     stop: StopReason = StopReason.TURN_LIMIT
     seconds: float = 0.0  # virtual seconds from the first turn to the end of teacher scoring
+    failed_replay: str = ""  # the expert's action that could not be played as the path has it, and why
 
 
 def by_context(turns: Iterable[Turn]) -> list[list[Turn]]:

@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from divopd.losses import load_loss
-from divopd.rollouts import load_policy
+from divopd.provenance import config_hash
+from divopd.rollouts import Moment, policy_class, resolved_policy
+from divopd.runlog import read_config, read_json
 from divopd.selection import load_rule
-from divopd.suite import load_suite
+from divopd.suite import find_cell, load_suite
 from test_suite import SETTING, fails, write
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,13 +40,14 @@ def test_shipped_presets_resolve_and_their_parts_load(name: str, tmp_path: Path)
         method = cell.method
         assert method.name == name
         load_rule(method.rule, method.params)
-        load_policy(method.rollout.policy, method.rollout.params)
+        resolved_policy(method.rollout).check(cell.env.name)
         load_loss(method.loss.name, method.loss.params)
 
 
 def test_the_methods_of_the_issue():
     wanted = {"vanilla_recovery": ("vanilla", "recovery"), "divopd_base_recovery": ("divopd_base", "recovery"),
               "divopd_recovery": ("divopd", "recovery"), "tcod_f2b": ("vanilla", "tcod_f2b"),
+              "tcod_b2f": ("vanilla", "tcod_b2f"),
               "turnopd": ("vanilla", "turnopd"), "guided_opd": ("vanilla", "guided_opd")}  # fmt: skip
     assert wanted.keys() <= set(PRESETS)
     suite = ROOT / "experiments" / "laptop.yaml"
@@ -64,7 +67,36 @@ def test_a_setting_fills_what_a_recovery_leaves_open(tmp_path: Path):
     methods = {"a": parts, "b": {"rule": "vanilla", "rollout": {"policy": "tcod_f2b"}}, "vanilla": None}
     a, b, plain = load_suite(suite_of(tmp_path, methods, setting=SETTING | {"recovery": RECOVERY}))
     assert a.method.rollout.params == RECOVERY | {"patience": 9}
-    assert b.method.rollout.params == {} and plain.method.rollout.policy == "student"
+    assert b.method.rollout.params == {"counter": "explorer_step"} and plain.method.rollout.policy == "student"
+
+
+def test_cells_that_were_logged_before_a_parameter_was_keep_meaning_and_identity():
+    """TCOD-F2B counted versions, and its logs do not say so: the suite does, and its cells are the logged ones."""
+    runs = sorted((ROOT / "results" / "laptop-reference").glob("*/*/tcod_f2b/seed*"))
+    assert len(runs) == 18
+    cells = load_suite(ROOT / "experiments" / "laptop.yaml")
+    for run in runs:
+        logged = read_config(run)
+        cell = find_cell(cells, logged.setting, "tcod_f2b", logged.seed)
+        assert cell == logged and config_hash(cell) == read_json(run, "meta.json")["identity"]["config"]
+        policy = resolved_policy(logged.method.rollout)
+        now = Moment(9, 3, logged.train.updates, logged.env.max_turns, 0, logged.env.name)
+        assert policy.depth(now, None) == 4  # a turn an update, whatever the explorer step
+    # what those cells do not mean is stated, however it was asked for
+    preset = yaml.safe_load((ROOT / "experiments" / "methods" / "tcod_f2b.yaml").read_text())
+    assert preset["rollout"]["params"] == {"counter": "explorer_step"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [({}, {"counter": "explorer_step"}), ({"counter": "version"}, {}), ({"counter": "version", "eta": 5}, {"eta": 5}),
+     ({"eta": 5}, {"counter": "explorer_step", "eta": 5}), ({"eta": None}, {"counter": "explorer_step"})],
+)  # fmt: skip
+def test_a_resolved_cell_says_what_it_means(given, kept, tmp_path: Path):
+    spec = {"rule": "vanilla", "rollout": {"policy": "tcod_f2b", "params": given}}
+    [cell] = load_suite(suite_of(tmp_path, {"mine": spec}))
+    assert cell.method.rollout.params == kept
+    assert resolved_policy(cell.method.rollout) == policy_class("tcod_f2b")(**given)
 
 
 def test_a_suite_wins_over_a_methods_file_key_by_key(tmp_path: Path):

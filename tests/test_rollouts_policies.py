@@ -12,7 +12,7 @@ from divopd.rollouts import Direction, Moment, RolloutError, load_policy, policy
 from divopd.rollouts.turnopd import depth_of_share, depth_signal, turn_gaps
 from divopd.types import Actor, Rollout, Turn
 
-NOW = Moment(step=3, version=0, updates=40, max_turns=6, seed=1)
+NOW = Moment(step=3, version=0, updates=40, max_turns=6, seed=1, environment="alfworld")
 
 
 def rollout_of(gaps, success=False, position=0, teacher=()):
@@ -28,7 +28,7 @@ def rollout_of(gaps, success=False, position=0, teacher=()):
 
 
 def test_every_policy_is_a_file_and_can_be_had():
-    assert policy_names() == ["guided_opd", "recovery", "student", "tcod_f2b", "turnopd"]
+    assert policy_names() == ["guided_opd", "recovery", "student", "tcod_b2f", "tcod_f2b", "turnopd"]
     for name in policy_names():
         needs = {"patience": 2, "max_turns": 3} if name == "recovery" else {}
         policy = load_policy(name, needs)
@@ -41,7 +41,7 @@ def test_every_policy_is_a_file_and_can_be_had():
 def test_misfits_are_one_line():
     with pytest.raises(RolloutError, match="unknown rollout policy 'recovry'; nearest: recovery"):
         load_policy("recovry")
-    with pytest.raises(RolloutError, match="tcod_f2b: unknown parameter 'etta'; it has: eta"):
+    with pytest.raises(RolloutError, match="tcod_f2b: unknown parameter 'etta'; it has: counter, eta"):
         load_policy("tcod_f2b", {"etta": 3})
     with pytest.raises(RolloutError, match="recovery: parameter 'patience' is due; it has: .*max_turns"):
         load_policy("recovery")
@@ -54,8 +54,61 @@ def test_the_student_plays_to_the_limit():
     assert direction.limit((0, 0, 0)) == 6 and not direction.teacher_acts(rollout_of([0.1]))
 
 
-def test_tcod_grows_by_a_turn_every_eta_updates():
-    policy = load_policy("tcod_f2b", {"eta": 3})
+def at(environment, step, max_turns=30):
+    return replace(NOW, step=step, version=7, max_turns=max_turns, environment=environment)
+
+
+def test_tcod_f2b_grows_by_a_turn_every_eta_explorer_steps():
+    """A turn more at steps 6, 12, ...; WebShop at 4, 8, ...; the version does not matter."""
+    policy = load_policy("tcod_f2b")
+    for name in ("alfworld", "scienceworld"):
+        assert [policy.depth(at(name, n), None) for n in (0, 5, 6, 11, 12, 173, 174, 500)] == [
+            1,
+            1,
+            2,
+            2,
+            3,
+            29,
+            30,
+            30,
+        ]
+    assert [policy.depth(at("webshop", n, 15), None) for n in (0, 3, 4, 7, 8, 55, 56, 99)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        14,
+        15,
+        15,
+    ]
+    assert load_policy("tcod_f2b", {"eta": 2}).depth(at("webshop", 7), None) == 4
+    with pytest.raises(
+        RolloutError, match="tcod_f2b: set 'eta' for chess; known: alfworld 6, scienceworld 6, webshop 4"
+    ):
+        policy.check("chess")
+    load_policy("tcod_f2b", {"eta": 2}).check("chess")
+
+
+def test_tcod_b2f_starts_an_action_earlier_every_eta_explorer_steps():
+    """Of 4 actions: after 3 at steps 0 to 4, after 2 at 5 to 9, ..., at the beginning from step 15 on."""
+    policy = load_policy("tcod_b2f")
+    for name in ("alfworld", "scienceworld"):
+        assert [policy.prefix(4, at(name, n)) for n in (0, 4, 5, 9, 10, 14, 15, 99)] == [3, 3, 2, 2, 1, 1, 0, 0]
+    assert [policy.prefix(4, at("webshop", n)) for n in (0, 3, 4, 8, 11, 12, 99)] == [3, 3, 2, 1, 1, 0, 0]
+    assert [policy.prefix(n, at("webshop", 4)) for n in (1, 2, 3)] == [0, 0, 1]
+    # the student has a turn within the environment's limit; its rollouts are not cut; the log shows what is left to it
+    assert policy.prefix(30, at("alfworld", 0, 6)) == 5 and policy.limit((0, 0, 0), at("alfworld", 0, 6), None) == 6
+    assert [policy.depth(at("alfworld", n, 6), None) for n in (0, 4, 5, 25, 90)] == [1, 1, 2, 6, 6]
+    assert load_policy("tcod_b2f", {"eta": 1}).prefix(4, at("alfworld", 2)) == 1
+    with pytest.raises(
+        RolloutError, match="tcod_b2f: set 'eta' for chess; known: alfworld 5, scienceworld 5, webshop 4"
+    ):
+        policy.check("chess")
+
+
+def test_tcod_f2b_may_count_updates():
+    policy = load_policy("tcod_f2b", {"counter": "version", "eta": 3})
     assert [policy.depth(replace(NOW, version=q), None) for q in (0, 2, 3, 5, 6, 14, 15, 39)] == [
         1,
         1,
@@ -67,7 +120,7 @@ def test_tcod_grows_by_a_turn_every_eta_updates():
         6,
     ]
     # without eta: 40 updates, 5 turns to gain in the first half, 4 updates each
-    own = load_policy("tcod_f2b")
+    own = load_policy("tcod_f2b", {"counter": "version"})
     assert [own.depth(replace(NOW, version=q), None) for q in (0, 3, 4, 19, 20, 39)] == [1, 1, 2, 5, 6, 6]
     assert own.depth(replace(NOW, version=9, max_turns=22), None) == 10  # at least every update
     assert own.depth(replace(NOW, max_turns=1), None) == 1

@@ -37,6 +37,7 @@ LOOKS = {
     "divopd_base_recovery": Look("DivOPD-Base + R", "#8C5A00", (0, (1, 1.2)), "h", "//"),
     "divopd_recovery": Look("DivOPD + R", "#332288", "-", "*", "**"),
     "tcod_f2b": Look("TCOD-F2B", "#117733", (0, (5, 1)), "<", "||"),
+    "tcod_b2f": Look("TCOD-B2F", "#44AA99", (0, (3, 1)), (5, 1, 180), "|-"),
     "turnopd": Look("TurnOPD", "#882255", (0, (6, 1, 1, 1)), ">", "OO"),
     "guided_opd": Look("Guided-OPD", "#B8A900", (0, (2, 1)), "d", "xxx"),
 }

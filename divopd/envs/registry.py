@@ -3,7 +3,9 @@
 An environment is a folder divopd/envs/<name>/ whose plugin.py fills one seam: `Options` (what `env.options` may hold),
 `COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), and for small
 models `style` (few words), `words` (their tokenizer's), `players` (expert and novice, which label states) and `short`
-(the response that stands for a command among the allowed ones).
+(the response that stands for a command among the allowed ones). One function is optional: `expert_path(config, env,
+task)`, the actions that win a task, found with an environment of its own or without; it raises `EnvError` for a task
+that has none (paths.py).
 """
 
 from __future__ import annotations

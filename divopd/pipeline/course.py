@@ -4,8 +4,9 @@ to them. It knows no clock: pipelines decide when these things happen, and how l
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..candidates import gate
 from ..config import RunConfig
 from ..diagnostics import RolloutUse, batch_diagnostics
 from ..pool import Pool
-from ..rollouts import Direction, Moment, RolloutPolicy
+from ..rollouts import Direction, Moment, PrefixTurns, RolloutPolicy
 from ..rollouts.student import Student
 from ..seeds import rng, seed
 from ..selection import Candidates, Rule, apply_rule
@@ -25,6 +26,7 @@ Task = tuple[RolloutId, str, np.random.Generator]
 Save = Callable[[int, int, float], None]
 """Keeps a checkpoint of the published weights for evaluation: (version, explorer step, time)."""
 BARREN_STEPS = 50
+log = logging.getLogger("divopd")
 
 
 class StarvedError(RuntimeError):
@@ -33,6 +35,10 @@ class StarvedError(RuntimeError):
 
 class Course:
     """State of one run. Picklable between events."""
+
+    # of the class, for resume points that were written before these were
+    paths: Mapping[str, Sequence[str]] = {}  # of experts, by task, where the policy's rollouts begin with them
+    failed_replays = 0  # rollouts whose expert actions did not go as in their path
 
     def __init__(
         self, config: RunConfig, rule: Rule, tasks: Sequence[str], policy: RolloutPolicy | None = None
@@ -52,7 +58,7 @@ class Course:
         self.steps = 0  # explorer steps started
         self.use = RolloutUse()
         self.task_of: dict[RolloutId, str] = {}
-        self.teacher_turns: list[Turn] = []  # arrived, and not yet taken for the log
+        self.teacher_turns: list[Turn] = []  # and an expert's: arrived, and not yet taken for the log
         self.totals = {"explorer_seconds": 0.0, "teacher_seconds": 0.0, "busy": 0.0, "teacher_tokens": 0, "drained": 0,
                        "takeovers": 0, "teacher_turns": 0, "teacher_generated_tokens": 0,
                        "teacher_generation_seconds": 0.0}  # fmt: skip
@@ -89,9 +95,17 @@ class Course:
     def _direct(self) -> Direction:
         """How the explorer step that starts now plays."""
         config = self.config
-        moment = Moment(self.steps, self.version, config.train.updates, config.env.max_turns, config.seed)
+        limit, name = config.env.max_turns, config.env.name
+        moment = Moment(self.steps, self.version, config.train.updates, limit, config.seed, name)
         self.horizon = self.policy.depth(moment, self.policy_state)
-        return Direction(self.policy, moment, self.policy_state)
+        return Direction(self.policy, moment, self.policy_state, self._prefixes(moment))
+
+    def _prefixes(self, moment: Moment) -> dict[RolloutId, Sequence[str]]:
+        """The expert actions with which the next step's rollouts begin."""
+        if not isinstance(self.policy, PrefixTurns):
+            return {}
+        tasks = [(name, self.paths[task]) for name, task, _ in self._next_tasks()]
+        return {name: path[: self.policy.prefix(len(path), moment)] for name, path in tasks}
 
     def _count_takeovers(self, rollout: Rollout) -> None:
         """Add what the teacher did itself to the totals."""
@@ -102,14 +116,18 @@ class Course:
         self.totals["teacher_generated_tokens"] += sum(turn.response_tokens for turn in taught)
 
     def _arrive(self, rollout: Rollout) -> None:
-        """The student's turns enter the pool; the teacher's are only logged."""
+        """The student's turns enter the pool; the teacher's and an expert's are only logged."""
         mine = [turn for turn in rollout.turns if turn.actor is Actor.STUDENT]
         self.pool.put(mine, self.now)
         self.use.arrive(mine, any(gate(turn) is None for turn in mine))
         for turn in rollout.turns:
-            if turn.actor is Actor.TEACHER:
+            if turn.actor is not Actor.STUDENT:
                 turn.arrival_time = self.now
                 self.teacher_turns.append(turn)
+        if getattr(rollout, "failed_replay", ""):  # which older resume points lack
+            self.failed_replays += 1
+            log.warning("rollout %s of %s leaves the expert's path: %s; the student goes on from there",
+                        ".".join(map(str, rollout.id)), rollout.task, rollout.failed_replay)  # fmt: skip
 
     def _check_harvest(self, rollouts: Sequence[Rollout]) -> None:
         """Raise `StarvedError` after BARREN_STEPS steps in a row without a student turn that can train."""

@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from divopd.rollouts._base import Direction, Moment, RolloutError, RolloutPolicy, TeacherTurns
+from divopd.config import RolloutConfig
+from divopd.rollouts._base import Direction, Moment, PrefixTurns, RolloutError, RolloutPolicy, TeacherTurns
 
-__all__ = ["Direction", "Moment", "RolloutError", "RolloutPolicy", "TeacherTurns", "load_policy", "policy_class",
-           "policy_names"]  # fmt: skip
+__all__ = ["Direction", "Moment", "PrefixTurns", "RolloutError", "RolloutPolicy", "TeacherTurns", "load_policy",
+           "policy_class", "policy_names", "resolved_params", "resolved_policy"]  # fmt: skip
 
 
 def policy_names() -> list[str]:
@@ -52,3 +53,21 @@ def load_policy(name: str, params: Mapping[str, Any] | None = None) -> RolloutPo
         if first["type"] == "missing":
             raise RolloutError(f"rollout policy {name}: parameter {key!r} is due; it has: {has}") from None
         raise RolloutError(f"rollout policy {name}: parameter {key!r} = {first['input']!r}: {first['msg']}") from None
+
+
+def resolved_params(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a resolved cell keeps of a policy's parameters: those given, and defaults that older cells do not mean.
+
+    Raises RolloutError as `load_policy` does.
+    """
+    policy, logged = load_policy(name, params), policy_class(name).LOGGED
+    stated = {key: getattr(policy, key) for key in logged}
+    return {
+        **{key: value for key, value in params.items() if key not in logged},
+        **{key: value for key, value in stated.items() if value != logged[key]},
+    }
+
+
+def resolved_policy(rollout: RolloutConfig) -> RolloutPolicy:
+    """The policy of a resolved cell: what it does not state has the value of when such cells were first logged."""
+    return load_policy(rollout.policy, {**policy_class(rollout.policy).LOGGED, **rollout.params})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
@@ -24,6 +24,7 @@ class Moment:
     updates: int  # updates of the whole run
     max_turns: int  # the environment's limit
     seed: int  # the run's
+    environment: str = ""  # its name
 
 
 class RolloutPolicy(BaseModel):
@@ -34,6 +35,15 @@ class RolloutPolicy(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    LOGGED: ClassVar[Mapping[str, Any]] = {}
+    """Parameters that runs were logged without, and their values in a resolved cell that does not state them.
+
+    A parameter may have another default than it had, or than nothing was; cells of before keep meaning, and identity.
+    """
+
+    def check(self, environment: str) -> None:
+        """Raise `RolloutError` where these parameters do not do for this environment."""
 
     def initial_state(self) -> Any:
         """What it remembers before the first explorer step."""
@@ -62,6 +72,17 @@ class TeacherTurns(RolloutPolicy):
         raise NotImplementedError
 
 
+class PrefixTurns(RolloutPolicy):
+    """A policy whose rollouts begin with actions of an expert's path (divopd/envs/paths.py); then the student plays on.
+
+    These turns count towards the environment's limit. They get no loss and never enter the pool.
+    """
+
+    def prefix(self, actions: int, moment: Moment) -> int:
+        """How many of a path's actions are played before the student's first turn: fewer than there are."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Direction:
     """A policy at one explorer step: all that the loop of turns asks."""
@@ -69,6 +90,7 @@ class Direction:
     policy: RolloutPolicy
     moment: Moment
     state: Any
+    prefixes: Mapping[RolloutId, Sequence[str]] = field(default_factory=dict)  # expert actions that rollouts begin with
 
     def limit(self, rollout: RolloutId) -> int:
         return min(self.moment.max_turns, self.policy.limit(rollout, self.moment, self.state))
@@ -76,3 +98,13 @@ class Direction:
     def teacher_acts(self, rollout: Rollout) -> bool:
         policy = self.policy
         return isinstance(policy, TeacherTurns) and policy.teacher_acts(rollout, self.moment, self.state)
+
+
+def eta_of(table: Mapping[str, int], eta: int | None, environment: str, policy: str) -> int:
+    """`eta`, or without one the environment's own. Raises `RolloutError` for an environment that has none."""
+    if eta is None and environment not in table:
+        known = ", ".join(f"{name} {value}" for name, value in table.items())
+        raise RolloutError(
+            f"rollout policy {policy}: set 'eta' for {environment or 'this environment'}; known: {known}"
+        )
+    return table[environment] if eta is None else eta

@@ -134,3 +134,6 @@ class CompactStyle:
         """The first allowed command with this short form; else the response itself, which the engine will refuse."""
         text = response.strip()
         return next((command for command in allowed if compact_action(command) == text), text)
+
+    def response(self, action: str, allowed: tuple[str, ...]) -> str:
+        return compact_action(action)

@@ -73,6 +73,20 @@ def short(command: str, allowed: tuple[str, ...]) -> str:
     return compact_action(command)
 
 
+def expert_path(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
+    """Of an official game its walkthrough, of a generated one the scripted expert's actions."""
+    from divopd.envs.alfworld.expert import Expert
+    from divopd.envs.alfworld.games import OfficialGames
+    from divopd.envs.paths import played
+
+    if config.source == "generated":
+        return played(env, Expert(), task)
+    walkthrough = OfficialGames(Path(config.source)).load(task).get("walkthrough")
+    if not walkthrough:
+        raise EnvError(f"the game file of {task} has no walkthrough")
+    return list(walkthrough)
+
+
 @cache
 def _size(items: tuple[tuple[str, Any], ...]) -> GameSize:
     from divopd.envs.alfworld.generate import GameSize

@@ -117,3 +117,6 @@ class CompactStyle:
 
     def action(self, response: str, allowed: tuple[str, ...]) -> str:
         return full_action(response)
+
+    def response(self, action: str, allowed: tuple[str, ...]) -> str:
+        return compact_action(action)

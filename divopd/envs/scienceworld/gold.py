@@ -7,6 +7,7 @@ a task, so paths of short tasks ship in gold.json.xz (`python -m divopd.envs.sci
 from __future__ import annotations
 
 import json
+import logging
 import lzma
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,9 @@ from pathlib import Path
 
 from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, TextEnv
+from divopd.files import atomic_write
 
+log = logging.getLogger("divopd")
 STORE = Path(__file__).with_name("gold.json.xz")
 _WALK, _TELEPORT = "go to ", "teleport to "
 _DOORS = ("open door to ", "close door to ")
@@ -85,6 +88,29 @@ def gold(task: str) -> list[str]:
     if task not in paths:
         raise EnvError(f"no gold path ships for {task}: {len(paths)} short tasks have one, or ask the game (gold_path)")
     return list(paths[task])
+
+
+def kept(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
+    """The game's verified path, asked for once and kept in `config.cache_dir`; the walk itself where teleport loses.
+
+    Raises `EnvError` where replaying neither comes to a score of 100.
+    """
+    from divopd.envs.scienceworld.env import gold_path
+    from divopd.envs.scienceworld.options import Options
+
+    options = Options.model_validate(config.options)
+    name = f"{task.replace('/', '-')}-{options.simplifications or 'plain'}.json"
+    path = Path(config.cache_dir) / "scienceworld" / "gold" / name
+    if path.is_file():
+        return list(json.loads(path.read_text()))
+    log.info("asking ScienceWorld for the gold path of %s: seconds to minutes, once", task)
+    walk = gold_path(task, options)
+    found = verified(env, task, compress(walk)) or verified(env, task, walk)
+    if found is None:
+        raise EnvError(f"the game's gold path of {task} does not come to a score of 100 when it is replayed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, json.dumps(found).encode())
+    return found
 
 
 def main() -> None:

@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from divopd.config import EnvConfig
-from divopd.envs.base import TextEnv
+from divopd.envs.base import EnvError, TextEnv
 from divopd.envs.scienceworld.options import Options
 
 if TYPE_CHECKING:
     from divopd.cloning.demos import Labeller
     from divopd.prompts import Style
 
-__all__ = ["COMPILES", "Options", "make", "players", "short", "style", "tasks", "words"]
+__all__ = ["COMPILES", "Options", "expert_path", "make", "players", "short", "style", "tasks", "words"]
 
 COMPILES = False  # a game is loaded anew for every episode that does something new
 
@@ -63,3 +63,19 @@ def short(command: str, allowed: tuple[str, ...]) -> str:
     from divopd.envs.scienceworld.compact import compact_action
 
     return compact_action(command)
+
+
+def expert_path(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
+    """The gold path that ships, else the scripted expert's actions, else the game's own gold path, kept once made."""
+    from divopd.envs.paths import played
+    from divopd.envs.scienceworld.expert import Expert
+    from divopd.envs.scienceworld.gold import kept, shipped
+
+    if config.source == "sketch":
+        return played(env, Expert(), task)
+    if task in shipped():
+        return list(shipped()[task])
+    try:
+        return played(env, Expert(), task)
+    except EnvError:
+        return kept(config, env, task)

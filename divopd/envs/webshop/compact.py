@@ -141,6 +141,9 @@ class CompactStyle:
             return f"search[{text.removeprefix('search ')}]"
         return next((command for command in allowed if compact_action(command, allowed) == text), text)
 
+    def response(self, action: str, allowed: tuple[str, ...]) -> str:
+        return compact_action(action, allowed)
+
 
 @functools.lru_cache(maxsize=1 << 14)
 def _product(asin: str, title: str, price: str) -> Product:

@@ -93,6 +93,14 @@ def short(command: str, allowed: tuple[str, ...]) -> str:
     return compact_action(command, allowed)
 
 
+def expert_path(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
+    """The scripted expert's actions: it knows the generated catalogue alone."""
+    from divopd.envs.paths import played
+    from divopd.envs.webshop.expert import Expert
+
+    return played(env, Expert(), task)
+
+
 def _fixes(options: Options) -> Fixes:
     from divopd.envs.webshop.fixes import Fixes
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from divopd import runlog
 from divopd.config import RunConfig
-from divopd.envs.registry import train_tasks
 from divopd.evaluate import checkpoint_version
 from divopd.learner import DivergedError
 from divopd.pipeline.course import Course, Task
@@ -49,12 +48,11 @@ class RayTrainer(Trainer):
     def _build(self, config: RunConfig) -> None:
         self._prepare(config)
         self.virtual = config.placement.clock == "virtual"
-        self.pipeline: Any = self._course()
+        self.pipeline: Any = self._start()
         self.fleet = Fleet(config)
 
-    def _course(self) -> Course:
-        kind = VirtualPipeline if self.virtual else RayCourse
-        return kind(self.config, self.rule, train_tasks(self.config.env), self.policy)
+    def _start(self) -> Course:
+        return self._course(VirtualPipeline if self.virtual else RayCourse)
 
     # the run ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +188,7 @@ class RayTrainer(Trainer):
         if (state := self._resume_point()) is not None:
             self._restore(state)
             return
-        self.pipeline, self.learner_folder = self._course(), None
+        self.pipeline, self.learner_folder = self._start(), None
         self.parity = Parity(self.config)
         self.transcripts.load_state_dict({"reached": -1, "waiting": {}})
         for path in (self.run_dir / "checkpoints").glob("*"):

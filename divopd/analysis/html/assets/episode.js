@@ -1,5 +1,6 @@
 // Episodes in words: every response token shaded by how much surer of it the student was than its teacher.
 const FULL = 4; // nats at which the shade is full
+const OTHERS = { teacher: true, expert: true }; // who acts besides the student
 
 function shade(difference) {
   const share = Math.min(1, Math.abs(difference) / FULL) * 0.6;
@@ -22,7 +23,7 @@ function token(turn, i) {
   const student = turn.student ? turn.student[i] : null, teacher = turn.teacher ? turn.teacher[i] : null;
   const both = student !== null && teacher !== null;
   const words = both ? `student ${signed(student)}\nteacher ${signed(teacher)}\ndifference ${signed(student - teacher)}`
-    : teacher !== null ? `teacher ${signed(teacher)} (its own turn)` : student !== null ? `student ${signed(student)}` : "not scored";
+    : turn.actor === "expert" ? "the expert's, not scored" : teacher !== null ? `teacher ${signed(teacher)} (its own turn)` : student !== null ? `student ${signed(student)}` : "not scored";
   const note = both && !turn.valid[i] ? `${words}\nmay not train` : words;
   const made = make("span", { class: both ? "token" : "token unscored", tabindex: 0, "data-tip": note,
     "aria-label": `${turn.tokens[i]}: ${note.replaceAll("\n", ", ")}` }, turn.tokens[i]);
@@ -34,7 +35,7 @@ function token(turn, i) {
 }
 
 function fateOf(turn) {
-  if (turn.actor === "teacher") return "the teacher's, never trains";
+  if (OTHERS[turn.actor]) return `the ${turn.actor}'s, never trains`;
   if (turn.selected_at !== null && turn.selected_at >= 0) return `selected at update ${turn.selected_at}`;
   if (turn.dropped) return `dropped at update ${turn.dropped_at}: ${KNOWN[turn.dropped] || turn.dropped.replaceAll("_", " ")}`;
   return "fate not known";
@@ -44,7 +45,7 @@ function turnOf(turn) {
   const total = turn.student && turn.teacher
     ? turn.valid.reduce((sum, valid, i) => sum + (valid ? turn.student[i] - turn.teacher[i] : 0), 0) : null;
   return make("li", { class: `turn ${turn.actor}`, "data-turn": turn.turn },
-    make("h4", {}, `Turn ${turn.turn} `, make("span", {}, [turn.actor === "teacher" ? "by the teacher" : null,
+    make("h4", {}, `Turn ${turn.turn} `, make("span", {}, [OTHERS[turn.actor] ? `by the ${turn.actor}` : null,
       total === null ? null : `s(u) = ${signed(total)}`, fateOf(turn)].filter((part) => part).join(" · "))),
     turn.prompt ? make("div", { class: "prompt" }, turn.prompt) : null,
     make("div", { class: "tokens" }, turn.tokens.length ? turn.tokens.map((_, i) => token(turn, i)) : "no response: the prompt is past its limit"));
