@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -63,6 +67,56 @@ def test_the_same_data_gives_the_same_bytes(made: Path, tmp_path: Path):
     maker = {"learning_curves": lambda: figures.learning_curves(load(made, "curves"), load(made, "summary"))}
     for path in draw(maker, tmp_path)[0]:
         assert path.read_bytes() == (made / "drawn" / path.name).read_bytes()
+
+
+RC = """
+backend: module://nowhere.backend
+text.usetex: True
+font.family: serif
+axes.facecolor: pink
+figure.facecolor: yellow
+figure.dpi: 20
+lines.linewidth: 9
+axes.prop_cycle: cycler('color', ['r', 'g'])
+axes.formatter.use_locale: True
+savefig.transparent: True
+pdf.compression: 0
+path.simplify: False
+"""
+
+
+def test_a_users_settings_change_no_byte(collected: Path, made: Path, tmp_path: Path):
+    (tmp_path / "mpl" / "stylelib").mkdir(parents=True)
+    (tmp_path / "mpl" / "matplotlibrc").write_text(RC)
+    (tmp_path / "mpl" / "stylelib" / "default.mplstyle").write_text("axes.facecolor: pink")
+    theirs = {
+        "MPLCONFIGDIR": str(tmp_path / "mpl"), "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONUTF8": "0", "SOURCE_DATE_EPOCH": "1",
+        "COLUMNS": "20", "PYTHONIOENCODING": "utf-8",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "divopd.cli", "report", str(collected), "--out", str(tmp_path / "out")]
+    shutil.copytree(collected, tmp_path / "out", ignore=shutil.ignore_patterns("drawn", "alfworld*", "tables"))
+    for stage in ("tables", "figures", "page"):
+        command += ["--stage", stage]
+    ran = subprocess.run(command, env=os.environ | theirs, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    report(made, tmp_path / "plain", tmp_path / "plain" / "figures", "collect")
+    report(made, tmp_path / "plain", tmp_path / "plain" / "figures", "tables")
+    drawn = sorted(path.name for path in (made / "drawn").iterdir())
+    assert sorted(path.name for path in (tmp_path / "out" / "figures").iterdir()) == drawn
+    for name in drawn:
+        assert (tmp_path / "out" / "figures" / name).read_bytes() == (made / "drawn" / name).read_bytes(), name
+    for path in (tmp_path / "plain" / "tables").iterdir():
+        assert (tmp_path / "out" / "tables" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_notebooks_backend_stays_as_it_was():
+    code = (
+        "import divopd.analysis.style, os, matplotlib; print(os.environ['MPLBACKEND'], matplotlib.rcParams['backend'])"
+    )
+    env = os.environ | {"MPLBACKEND": "svg"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert ran.stdout.split() == ["svg", "svg"], ran.stderr
 
 
 def test_learning_curves_show_the_logged_points(collected: Path):

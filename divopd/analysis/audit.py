@@ -34,7 +34,7 @@ def write(found: Audit, title: str, env: str, out: Path) -> list[str]:
     page = [table.markdown(), ranks_table(found).markdown(), checks_table(found.checks).markdown()]
     if frame["rescued"].notna().any() or "true_cosine" in frame:
         page.insert(1, signal_table(frame, found.facts).markdown())
-    (out / "audit.md").write_text("\n".join([*page, "![Gradient audit](audit.png)\n"]))
+    (out / "audit.md").write_text("\n".join([*page, "![Gradient audit](audit.png)\n"]), encoding="utf-8")
     draw({"audit": lambda: audit_figure(frame, found)}, out)
     return [table.markdown(), f"audit -> {out}/audit{{,_turns,_checks}}.csv, audit.md, audit.{{png,pdf}}"]
 
@@ -132,13 +132,14 @@ def checks_table(checks: pd.DataFrame) -> Table:
 
 def audit_figure(frame: pd.DataFrame, found: Audit) -> Figure:
     """Projection and cosine by rule beside the paper's, and the cached against the recomputed s(u)."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     from divopd.analysis.style import REPORTED
 
     size = (10.5, 1.6 + 0.3 * len(frame))
-    fig, axes = plt.subplots(1, 3, figsize=size, layout="constrained", width_ratios=(1, 1, 1.05))
+    fig = Figure(figsize=size, layout="constrained")
+    axes = fig.subplots(1, 3, width_ratios=(1, 1, 1.05))
     _dots(axes[0], frame, "projection")
     axes[0].axvline(1, color="black", lw=0.8, ls=(0, (2, 2)))
     axes[0].set_xlabel("Projection (pool gradient = 1)")

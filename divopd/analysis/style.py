@@ -10,10 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,12 +45,14 @@ class NothingToDrawError(Exception):
 def draw(makers: Mapping[str, Callable[[], Figure]], out: Path) -> tuple[list[Path], dict[str, str]]:
     """Write each figure as PNG and PDF under `out`: the paths written, and figure -> why it was left out.
 
-    The same data gives the same bytes. Files of a figure that is left out now are removed: they show other runs.
+    The same data gives the same bytes, whatever matplotlibrc, style files or backend the user has: pyplot, which would
+    load the backend, has no part in it, and all starts from matplotlib's own defaults. Files of a figure that is left
+    out now are removed: they show other runs.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     left_out: dict[str, str] = {}
-    with plt.rc_context(STYLE):
+    with matplotlib.style.context(["default", STYLE]):
         for name, make in makers.items():
             paths = [out / f"{name}.{kind}" for kind in ("png", "pdf")]
             try:
@@ -71,7 +70,6 @@ def draw(makers: Mapping[str, Callable[[], Figure]], out: Path) -> tuple[list[Pa
             FigureCanvasAgg(fig).print_png(paths[0], metadata={"Software": None})
             FigureCanvasPdf(fig).print_pdf(paths[1], metadata={"CreationDate": None, "Producer": None})
             written += paths
-            plt.close(fig)
     return written, left_out
 
 
@@ -79,7 +77,8 @@ def grid(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure
     """A page-wide figure and its (rows, columns) axes, each `height` inches high with its labels."""
     width = WIDTH if columns > 1 or rows > 1 else WIDTH * 0.75
     size = (width, height * rows + 0.55)
-    return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+    fig = Figure(figsize=size, layout="constrained")
+    return fig, fig.subplots(rows, columns, squeeze=False, **options)
 
 
 def panels(names: Sequence[str], height: float, columns: int = 3, **options: Any) -> tuple[Figure, list[Axes]]:
