@@ -79,7 +79,7 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
 
     Two checkpoints of one version hold the same weights: the first counts. A checkpoint is removed once its version's
     episodes are on disk, except the last version's (`keep`: none is). Raises `RunLogError` where there is neither a
-    checkpoint nor a finished evaluation.
+    checkpoint nor a finished evaluation, of the run as a whole or of a version that every run has.
     """
     config = read_config(run_dir)
     runlog.require_same(run_dir, config, f"restore what the run was made with, or delete {run_dir} and run it again")
@@ -91,6 +91,9 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
     firsts: dict[int, Path] = {}
     for path in files:
         firsts.setdefault(checkpoint_version(path), path)
+    over = runlog.read_json(run_dir, "status.json") if (run_dir / "status.json").exists() else {"updates": 0}
+    if lost := runlog.lost_evaluations(done | firsts.keys(), over["updates"], over.get("status")):
+        raise RunLogError(f"{run_dir} {runlog.say_lost(run_dir, lost)}")
     evaluator = Evaluator(config) if firsts.keys() - done else None
     try:
         for number, path in enumerate(files):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,22 @@ def mark_evaluated(run_dir: Path) -> None:
     """Write evaluated.json: which versions have their episodes in the log."""
     versions = sorted(set(read_table(run_dir, "evals").column("version").to_pylist()))
     _write_json(run_dir / "evaluated.json", {"schema": SCHEMA_VERSION, "versions": versions})
+
+
+def lost_evaluations(versions: Collection[int], updates: int, status: str | None) -> list[int]:
+    """Which of the evaluations that every run has are not among `versions`: the untrained student's and, of a run that
+    is done, the last version's.
+    """
+    wanted = {0, updates} if status == "done" else {0}
+    return sorted(wanted - set(versions))
+
+
+def say_lost(run_dir: Path, lost: Sequence[int]) -> str:
+    """The mend: checkpoints go once they are evaluated, so lost episodes cannot be played again."""
+    return (
+        f"has no evaluation of version {' and '.join(map(str, lost))}, whose checkpoint is gone; delete {run_dir} and "
+        "run this cell again"
+    )
 
 
 def read_json(run_dir: Path, name: str) -> dict[str, Any]:

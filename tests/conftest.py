@@ -91,6 +91,26 @@ def tiny_cell(tiny_models: Path, game_cache: Path, tmp_path: Path) -> Callable[.
     return make
 
 
+@pytest.fixture(scope="session")
+def diverged(tmp_path_factory: pytest.TempPathFactory, game_cache: Path) -> tuple[Path, Path]:
+    """A suite of a whole and three diverged runs, trained and evaluated: its results, not to be changed, its file."""
+    from diverged_suite import write_suite
+    from divopd.evaluate import evaluate_run
+    from divopd.runlog import mark_evaluated
+    from divopd.suite import load_suite
+    from divopd.train import train
+    from train_runs import quiet
+
+    root = tmp_path_factory.mktemp("diverged")
+    suite = write_suite(root, game_cache)
+    for cell in load_suite(suite):
+        run = cell.run_dir(root / "results")
+        assert train(cell, run, quiet) == ("done" if cell.method.name == "vanilla" else "diverged")
+        evaluate_run(run, quiet)
+        mark_evaluated(run)
+    return root / "results" / "diverging", suite
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A Ray cluster of two cores, for the tests of one file."""

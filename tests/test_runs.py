@@ -85,13 +85,14 @@ def test_another_schema_enters_only_by_name_and_with_every_column(tmp_path: Path
         table = table.append_column("of_old", table.column(0))  # a column that today's schema does not have
         metadata = (schema.metadata or {}) | {b"divopd_schema": b"1"}
         pq.write_table(table.replace_schema_metadata(metadata), old / f"{name}.parquet")
-    with pytest.raises(runlog.RunLogError, match="has schema 1, this code reads .* or pass --allow schema"):
-        report(tmp_path, tmp_path / "out", tmp_path, "collect")
+    said = report(tmp_path, tmp_path / "out", tmp_path, "collect")[1]
+    assert f"has schema 1, this code reads {runlog.SCHEMA_VERSION}" in said and "or pass --allow schema" in said
     report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["schema"])
     assert set(pd.read_csv(tmp_path / "out" / "summary.csv")["schema"]) == {1, runlog.SCHEMA_VERSION}
     pq.write_table(pq.read_table(old / "updates.parquet").drop_columns(["horizon"]), old / "updates.parquet")
-    with pytest.raises(runlog.RunLogError, match="updates.parquet lacks horizon"):
-        report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["schema"])
+    assert (
+        "updates.parquet lacks horizon" in report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["schema"])[1]
+    )
 
 
 def test_unfinished_and_unevaluated_runs_are_named_and_left_out(tmp_path: Path):

@@ -7,6 +7,7 @@ checkpoints, a method's rule file or a section of the configuration stops the re
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +19,11 @@ import pyarrow.parquet as pq
 
 from divopd import runlog
 from divopd.config import RunConfig
+from divopd.types import DropReason
 
 # sections of a RunConfig; "student" and "teacher" are also hashes, like "panel" and "rule_file"
 SECTIONS = ("train", "pipeline", "env", "prompt", "evaluation", "rollout_temperature", "student", "teacher")
+NOT_OF_THE_SUITE = "not a cell of the suite"
 MIXABLE = ("schema", "code", "panel", "rule_file", *SECTIONS)
 
 
@@ -67,7 +70,7 @@ def find_runs(root: Path, cells: Iterable[RunConfig] | None = None) -> tuple[lis
     count.
     """
     wanted = None if cells is None else {root.joinpath(*cell.run_dir("").parts[1:]): cell for cell in cells}
-    folders = {path.parent for path in root.rglob("seed*/config.yaml")} | set(wanted or ())
+    folders = {*run_folders(root), *(wanted or ())}
     done, left_out = [], {}
     for folder in sorted(folders):
         if lacks := _lacks(folder, wanted):
@@ -77,22 +80,49 @@ def find_runs(root: Path, cells: Iterable[RunConfig] | None = None) -> tuple[lis
     return done, left_out
 
 
+def run_folders(root: Path) -> list[Path]:
+    """Folders seed*/ below `root` that hold a config.yaml, through symbolic links too, each real folder once.
+
+    What lies there comes before what is linked; a link that leads back to where the walk has been ends it.
+    """
+    found, walked, waiting = [], set(), [root]
+    for start in waiting:
+        for at, names, files in os.walk(start):
+            real = os.path.realpath(at)
+            if real in walked:
+                names.clear()
+                continue
+            walked.add(real)
+            names.sort()
+            waiting += [Path(at, name) for name in names if os.path.islink(os.path.join(at, name))]
+            if "config.yaml" in files and Path(at).name.startswith("seed"):
+                found.append(Path(at))
+    return found
+
+
 def _lacks(folder: Path, wanted: Mapping[Path, RunConfig] | None) -> str:
     """Why a folder's run cannot enter a report; "" if it can."""
     if wanted is not None and folder not in wanted:
-        return "not a cell of the suite"
+        return NOT_OF_THE_SUITE
     if not (folder / "status.json").exists():
         return "not finished"
     if not (folder / "evaluated.json").exists():
         return "not evaluated, run `divopd evaluate` on it"
-    if wanted is not None and runlog.read_config(folder) != wanted[folder]:
-        return "configured otherwise than the suite says now, train it again"
+    if wanted is not None:
+        try:
+            config = runlog.read_config(folder)
+        except runlog.RunLogError as error:
+            return str(error)
+        if config != wanted[folder]:
+            return "configured otherwise than the suite says now, train it again"
     return ""
 
 
 def load_run(folder: Path, allow: Collection[str] = ()) -> Run:
-    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and without evals.
+    """Read one run. Raises RunLogError for a file that is missing, corrupt or of another schema, and where evaluations
+    that every run has are lost.
 
+    The batch of the update at which a run diverged trained nothing: its turns count as waiting at the end.
     Where "schema" is allowed, a log of another schema enters if it has every column of today's; others are left out.
     """
     if "schema" in allow:
@@ -106,8 +136,12 @@ def load_run(folder: Path, allow: Collection[str] = ()) -> Run:
             hint = ", or pass --allow schema to read what it has" if "has schema" in str(error) else ""
             raise runlog.RunLogError(f"{error}{hint}") from error
     frames = {name: table.to_pandas() for name, table in tables.items()}
-    if frames["evals"].empty:
-        raise runlog.RunLogError(f"{folder / 'evals.parquet'} is empty; run `divopd evaluate {folder}`")
+    updates, turns = len(frames["updates"]), frames["turns"]
+    if lost := runlog.lost_evaluations(set(frames["evals"]["version"]), updates, status["status"]):
+        raise runlog.RunLogError(f"{folder / 'evals.parquet'} {runlog.say_lost(folder, lost)}")
+    refused = turns["selected_at"] >= updates
+    turns.loc[refused, "dropped"], turns.loc[refused, "dropped_at"] = DropReason.UNREAD.value, updates
+    turns.loc[refused, "selected_at"] = -1
     return Run(folder, runlog.read_config(folder), meta, status, **frames)
 
 
@@ -115,7 +149,7 @@ def _any_schema(folder: Path, name: str) -> dict[str, Any]:
     try:
         return runlog.read_json(folder, name)
     except runlog.RunLogError:
-        content = json.loads((folder / name).read_text()) if (folder / name).exists() else None
+        content = json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).exists() else None
         if not isinstance(content, dict) or "schema" not in content:
             raise
         return content

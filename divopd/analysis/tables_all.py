@@ -56,7 +56,7 @@ def write_tables(
             for kind in ("md", "tex", "csv"):
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
     lines = [f"- {name.replace('_', ' ')}: needs {needs}" for name, needs in left_out.items()]
-    (folder / LEFT_OUT).write_text("\n".join(["Tables left out:\n", *lines]) + "\n" if lines else "")
+    (folder / LEFT_OUT).write_text("\n".join(["Tables left out:\n", *lines]) + "\n" if lines else "", encoding="utf-8")
     return made, left_out
 
 

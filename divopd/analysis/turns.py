@@ -132,4 +132,5 @@ def _choices(t: pd.DataFrame, updates: int) -> pd.DataFrame:
 
 
 def _keyed(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([pd.DataFrame([{name: run.key[name] for name in KEY}] * len(table)), table], axis=1)
+    keys = pd.DataFrame([{name: run.key[name] for name in KEY}] * len(table), columns=list(KEY))
+    return pd.concat([keys, table], axis=1)

@@ -65,4 +65,9 @@ def fate(drawn: Sequence[Batch], columns: pd.DataFrame) -> dict[str, float]:
 
 
 def _cosine(inner: float, left: np.ndarray, a: np.ndarray, right: np.ndarray, b: np.ndarray) -> float:
-    return float(inner / np.sqrt((a @ left @ a) * (b @ right @ b)))
+    return ratio(inner, np.sqrt((a @ left @ a) * (b @ right @ b)))
+
+
+def ratio(part: float, whole: float) -> float:
+    """NaN over 0: gradients vanish at weights that training has blown up."""
+    return float(part / whole) if whole else float("nan")

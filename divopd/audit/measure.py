@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from divopd.audit.batches import Batch, Truth, fate, mean
+from divopd.audit.batches import Batch, Truth, fate, mean, ratio
 from divopd.audit.gradients import RowGradients
 from divopd.candidates import Candidates
 from divopd.config import MethodConfig
@@ -111,7 +111,8 @@ def _rule_row(name: str, drawn: list[Batch], pool: Candidates, gram: np.ndarray,
         inner, own = float(weights @ gram @ target), float(weights @ gram @ weights)
         each.append({
             "rows": len(rows), "dead_rows": int((~pool.valid[rows]).sum()), "rollouts": len(set(pool.group[rows])),
-            "projection": inner / size, "cosine": inner / np.sqrt(own * size), "norm_ratio": np.sqrt(own / size),
+            "projection": ratio(inner, size), "cosine": ratio(inner, np.sqrt(own * size)),
+            "norm_ratio": np.sqrt(ratio(own, size)),
             **_dropped(rows, pool, np.diag(gram)),
         })  # fmt: skip
     frame = pd.DataFrame(each)
@@ -131,8 +132,8 @@ def _dropped(rows: np.ndarray, pool: Candidates, squares: np.ndarray) -> dict[st
     kept[rows] = True
     left = near & ~kept
     return {
-        "dropped_turns": float(left.sum() / near.sum()),
-        "dropped_norm": float(squares[left].sum() / squares[near].sum()),
+        "dropped_turns": ratio(left.sum(), near.sum()),
+        "dropped_norm": ratio(squares[left].sum(), squares[near].sum()),
     }
 
 
@@ -222,7 +223,7 @@ def base_sampling_error(pool: Candidates, drawn: Sequence[np.ndarray], gram: np.
         spread = (np.trace(block) - block.sum() / len(here)) / (len(here) - 1)
         total += taken[group] / len(base) ** 2 * (1 - taken[group] / turns[group]) * spread
     mean = _expected_base(pool, base)
-    return float(np.sqrt(total / len(drawn) / (mean @ gram @ mean)))
+    return float(np.sqrt(ratio(total / len(drawn), mean @ gram @ mean)))
 
 
 def _expected_base(pool: Candidates, base: np.ndarray) -> np.ndarray:

@@ -45,6 +45,8 @@ class Recorded:
         if turns.empty:
             raise RunLogError(f"{run_dir / 'turns.parquet'} holds no student turn, so there is nothing to replay")
         self.turns, self.updates = turns, runlog.read_table(run_dir, "updates").to_pandas()
+        if self.updates.empty:
+            raise RunLogError(f"{run_dir} diverged at its first update, so there is none to replay")
         self.rows = Rows()
         self.rows.add(_columns(turns))
         self._played_at = self._starts()

@@ -15,6 +15,7 @@ import pandas as pd
 from divopd import runlog
 from divopd.analysis.html.fates import FATES, fates_at
 from divopd.analysis.labels import look, ordered
+from divopd.runlog import RunLogError
 
 ROOM = 7_000_000  # bytes of the page for all runs' details together
 ROOM_OF_ONE = 250_000
@@ -98,11 +99,14 @@ def folder_of(results: Path, row: dict[str, Any]) -> Path | None:
 def run_details(folder: Path | None, room: int) -> str:
     """A run's packed details, in at most about `room` bytes: fewer updates' turns where they do not fit.
 
-    Raises RunLogError for a file that is there and cannot be read.
+    Files that are not there or cannot be read are named in it.
     """
     if folder is None:
         return pack({"missing": ["the run's folder, in today's schema"]})
-    log = RunDetails(folder)
+    try:
+        log = RunDetails(folder)
+    except RunLogError as error:
+        return pack({"missing": [str(error)]})
     sizes = {log.updates: pack(log.content(log.updates))}
     if len(sizes[log.updates]) <= room or not log.updates:
         return sizes[log.updates]
@@ -123,11 +127,14 @@ class RunDetails:
     def __init__(self, folder: Path) -> None:
         self.config = runlog.read_config(folder)
         self.meta = runlog.read_json(folder, "meta.json")
-        self.tables = {
-            name: runlog.read_table(folder, name).to_pandas()
-            for name in ("updates", "turns", "transcripts")
-            if (folder / f"{name}.parquet").exists()
-        }
+        self.tables: dict[str, pd.DataFrame] = {}
+        self.missing: list[str] = []
+        for name in ("updates", "turns", "transcripts"):
+            try:
+                self.tables[name] = runlog.read_table(folder, name).to_pandas()
+            except RunLogError as error:
+                there = (folder / f"{name}.parquet").exists()
+                self.missing.append(str(error) if there else f"{name}.parquet")
         found = self.tables.get("updates")
         self.updates = 0 if found is None or "turns" not in self.tables else len(found)
 
@@ -135,7 +142,7 @@ class RunDetails:
         """All that is kept of the run, with the turns of `count` evenly spread updates."""
         cell, tables = self.config, self.tables
         out: dict[str, Any] = {
-            "missing": [f"{name}.parquet" for name in ("updates", "turns", "transcripts") if name not in tables],
+            "missing": self.missing,
             "config": {
                 "rule": cell.method.rule, "params": cell.method.params, "rollout policy": cell.method.rollout.policy,
                 "rollout params": cell.method.rollout.params, "loss": cell.method.loss.name,

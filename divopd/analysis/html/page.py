@@ -15,6 +15,7 @@ import yaml
 from divopd import runlog
 from divopd.analysis.html import data
 from divopd.analysis.labels import label, ordered
+from divopd.analysis.table import few
 from divopd.files import atomic_write
 from divopd.provenance import ROOT
 from divopd.runlog import STAGES, RunLogError
@@ -30,11 +31,13 @@ NUMBER = re.compile(r"[<>≤≥~+−-]?\s*\d|–|\?")
 SHARES = ("start", "peak", "final5_mean", "nauc", "target")
 
 
-def write_page(results: Path, out: Path, csvs: Mapping[str, pd.DataFrame]) -> Path:
+def write_page(
+    results: Path, out: Path, csvs: Mapping[str, pd.DataFrame], left_out: Mapping[str, str] | None = None
+) -> Path:
     """Write `out`/report.html and return its path.
 
     `csvs`: curves, summary and timings as collected; tables come from `out`/tables, runs from the folders below
-    `results`. Raises RunLogError where there are no tables, or where a run's file is there and cannot be read.
+    `results`; `left_out`: runs that the CSVs are without, and why. Raises RunLogError where there are no tables.
     """
     tables = sorted((out / "tables").glob("*.csv"), key=lambda path: (place(path.stem), path.stem))
     if not tables:
@@ -48,17 +51,17 @@ def write_page(results: Path, out: Path, csvs: Mapping[str, pd.DataFrame]) -> Pa
     name = ", ".join(map(str, summary["suite"].unique()))
     parts = {
         "title": escape(f"DivOPD report: {name}"),
-        "style": (ASSETS / "style.css").read_text(),
+        "style": (ASSETS / "style.css").read_text(encoding="utf-8"),
         "links": " ".join(f'<a href="{address("setting", s)}">{escape(s)}</a>' for s in settings),
-        "overview": overview(summary, csvs["timings"], folders, tables[0]),
+        "overview": overview(summary, csvs["timings"], folders, tables[0], left_out or {}),
         "settings": "\n".join(setting_view(setting, summary) for setting in settings),
         "tables": "\n".join(map(table_view, tables)),
         "footer": "One file, complete in itself: it loads nothing. Made by <code>divopd report</code>.",
         "blocks": "\n".join(f'<script type="text/plain" id="{key}">{text}</script>' for key, text in blocks.items()),
-        "scripts": "\n".join((ASSETS / script).read_text() for script in SCRIPTS),
+        "scripts": "\n".join((ASSETS / script).read_text(encoding="utf-8") for script in SCRIPTS),
     }
     # in one pass: what is filled in is not searched for places itself
-    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], (ASSETS / "page.html").read_text())
+    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], (ASSETS / "page.html").read_text(encoding="utf-8"))
     atomic_write(out / "report.html", page.encode())
     return out / "report.html"
 
@@ -75,7 +78,13 @@ def address(*parts: Any) -> str:
 # views ---------------------------------------------------------------------------------------------------------------
 
 
-def overview(summary: pd.DataFrame, timings: pd.DataFrame, folders: Sequence[Path | None], main: Path) -> str:
+def overview(
+    summary: pd.DataFrame,
+    timings: pd.DataFrame,
+    folders: Sequence[Path | None],
+    main: Path,
+    left_out: Mapping[str, str],
+) -> str:
     """What the suite is, its main table, small curves, runs, hardware and hashes."""
     diverged = int((summary["status"] != "done").sum())
     counts = [(len(summary), "run"), (summary["setting"].nunique(), "setting"), (summary["method"].nunique(), "method"),
@@ -93,9 +102,15 @@ def overview(summary: pd.DataFrame, timings: pd.DataFrame, folders: Sequence[Pat
         f"<h2>Learning curves</h2>\n<p>Success on the evaluation panel. {HOVER}</p>",
         f'<div class="charts">{charts}</div>',
         "<h2>Main table</h2>", table_view(main, titled=False),
-        "<h2>Runs</h2>", runs_table(summary),
+        "<h2>Runs</h2>", runs_table(summary), without(left_out),
         "<h2>What it ran on, and what it was made from</h2>", hardware(folders), hashes(summary),
     ])  # fmt: skip
+
+
+def without(left_out: Mapping[str, str]) -> str:
+    """The runs that this report does without."""
+    items = "".join(f"<li>{escape(run)}: {escape(why)}</li>" for run, why in left_out.items())
+    return f"<p>Runs left out:</p><ul>{items}</ul>" if items else ""
 
 
 HOVER = ("Point at a line, or go to a chart with the Tab key and use the arrow keys, for seed, version and 95 % Wilson "
@@ -126,6 +141,8 @@ def runs_table(summary: pd.DataFrame) -> str:
         for name in SUMMARY:
             value = row.get(name)
             shown = f"{100 * value:.1f}" if name in SHARES and not pd.isna(value) else value
+            if name == "final5_mean" and not pd.isna(value):
+                shown += few(int(row["final5_count"]))
             if name == "reached" and not pd.isna(value):
                 shown = "yes" if value else "no"
             cells.append(cell(shown, exact=value, text=name == "status"))
@@ -135,14 +152,19 @@ def runs_table(summary: pd.DataFrame) -> str:
 
 def hardware(folders: Sequence[Path | None]) -> str:
     """Distinct machines and package versions of the runs whose folders are there."""
-    metas = [runlog.read_json(folder, "meta.json") for folder in folders if folder is not None]
     machines, packages = [], []
-    for meta in metas:
+    for folder in folders:
+        try:
+            meta = None if folder is None else runlog.read_json(folder, "meta.json")
+        except RunLogError:  # since it was collected: the run's own view says it
+            meta = None
+        if meta is None:
+            continue
         hw = meta["hardware"]
         gpus = ", ".join(hw["gpus"]) or "no GPU"
         machines.append(f"{hw['cpu']}, {hw['cores']} cores, {gpus}, {hw['system']}")
         packages.append(", ".join(f"{name} {version}" for name, version in meta["packages"].items() if version))
-    if not metas:
+    if not machines:
         return "<p>The runs' folders are not beside this report.</p>"
     entries = [("Machine", machines), ("Packages", packages)]
     lines = "".join(
@@ -168,7 +190,7 @@ def descriptions(suites: Iterable[str]) -> list[str]:
     out = []
     for name in suites:
         path = ROOT / "experiments" / f"{name}.yaml"
-        content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if isinstance(content, dict) and content.get("description"):
             out.append(str(content["description"]).rstrip("."))
     return out
@@ -186,7 +208,7 @@ def table_view(path: Path, titled: bool = True) -> str:
     beside = path.with_suffix(".md")
     if not beside.exists():
         return f"<h2>{escape(path.stem)}</h2>\n{exact}"
-    title, heads, cells, notes = markdown(beside.read_text())
+    title, heads, cells, notes = markdown(beside.read_text(encoding="utf-8"))
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     shown = f'<div class="titled">{grid(heads, cells, title)}</div>'
     return "\n".join([f"<h2>{escape(title)}</h2>" if titled else "", shown, said, folded])
