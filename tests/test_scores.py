@@ -46,4 +46,4 @@ def test_table_from_a_run(tmp_path: Path, scored: bool) -> None:
     run = load_run(config.run_dir(tmp_path))
     table = scores_table(summarise(curve(run), [run]))
     score = ["40.0", "45.0"] if scored else ["\u2013", "\u2013"]
-    assert table.rows == [["alfworld-0.5m", "Vanilla OPD", "20.0", "80.0", *score]]
+    assert table.rows == [["alfworld-0.5m", "Vanilla OPD", "20.0 (of 1)", "80.0", *score]]

@@ -75,7 +75,8 @@ def test_summary_by_hand(tmp_path: Path):
     assert summary.loc["divopd", "speedup_explorer_seconds"] == 2.0
     assert summary.loc["divopd", "nauc"] == pytest.approx((0.3 + 0.35) / 2)
     assert summary.loc["divopd", "peak_version"] == 1
-    assert summary.loc["divopd", "final5_mean"] == pytest.approx(0.3)
+    assert summary.loc["divopd", "final5_mean"] == pytest.approx(0.35)  # of 40 and 30: version 0 is not trained
+    assert summary["final5_count"].tolist() == [2, 2]
     assert not summary.loc["divopd", "sustained_reached"]  # the mean of three is .3
     assert collect.diagnostics(found[0])["load"] == 1.5
     assert collect.diagnostics(found[0])["teacher_tokens_scored_over_trained"] == 3.0
@@ -120,7 +121,7 @@ def by_method(table: tables.Table) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     ("seeds", "shown"),
     [
-        ([(4.0, ""), (1.0, "")], "2.00× [0.00, 13365.26]"),  # logs 0 and log 4: half-width 12.7062 * log 4 / 2
+        ([(4.0, ""), (1.0, "")], "2.00× [0.00, 13365.30]"),  # logs 0 and log 4: half-width 12.7062 * log 4 / 2
         ([(4.0, ""), (0.25, "<")], "– (<1.00×)"),  # (4 x 1/4)^(1/2), not 4
         ([(4.0, ""), (9.0, ">")], "– (>6.00×)"),  # (4 x 9)^(1/2), not 4
         ([(0.25, "<"), (9.0, ">")], tables.DASH),
@@ -223,12 +224,12 @@ def test_selection_use_of_logged_turns_by_hand():
 def test_two_explorer_steps_at_one_version_count_once(tmp_path: Path):
     config = cell()
     log = runlog.RunLog.open(config.run_dir(tmp_path), config)
-    for step in (3, 4):
-        rows = [row("evals", version=2, explorer_step=step, episode=i, success=i < 4) for i in range(10)]
+    for version, step in ((0, 0), (2, 3), (2, 4)):
+        rows = [row("evals", version=version, explorer_step=step, episode=i, success=i < 4) for i in range(10)]
         log.add("evals", rows)
     log.finish("done")
     curve = collect.curve(runs.load_run(config.run_dir(tmp_path)))
-    assert curve[["version", "episodes", "successes"]].to_numpy().tolist() == [[2, 10, 4]]
+    assert curve[["version", "episodes", "successes"]].to_numpy().tolist() == [[0, 10, 4], [2, 10, 4]]
 
 
 def test_report_writes_what_it_promises(results: Path, made: Path):

@@ -166,8 +166,26 @@ def speedup_by_target(curves: pd.DataFrame, baseline: str = "vanilla", step: flo
     return pd.DataFrame(columns=columns)
 
 
+def final_columns(data: pd.DataFrame, diverged: bool) -> dict[str, Any]:
+    """Summary columns of what training led to: version 0, the untrained student, does not count.
+
+    A run that diverged before its first evaluation after that succeeds at nothing, as in nAUC (ours).
+    """
+    trained = data[data["version"] > 0]
+    mean, std = metrics.final(trained["success"])
+    out = {
+        "best5_mean": metrics.best_window(trained["success"]),
+        "final": trained["success"].iloc[-1] if len(trained) else np.nan,
+        "final5_mean": mean,
+        "final5_std": std,
+        "final5_count": min(len(trained), metrics.LAST),
+    }
+    if diverged and not len(trained):
+        out |= {name: 0.0 for name in ("best5_mean", "final", "final5_mean")}
+    return out
+
+
 def _summary_row(run: Run, data: pd.DataFrame, horizon: int) -> dict[str, Any]:
-    mean, std = metrics.final(data["success"])
     diverged = run.status["status"] != "done"
     return {
         **run.key,
@@ -178,12 +196,9 @@ def _summary_row(run: Run, data: pd.DataFrame, horizon: int) -> dict[str, Any]:
         "peak": metrics.peak(data["success"]),
         "peak_bias": peak_bias(smoothed(data["success"]), data["episodes"], rng("peak", *run.key.values())),
         "peak_version": int(data["version"].iloc[int(data["success"].argmax())]),
-        "best5_mean": metrics.best_window(data["success"]),
-        "final": data["success"].iloc[-1],
-        "final5_mean": mean,
-        "final5_std": std,
+        **final_columns(data, diverged),
         "nauc": metrics.nauc(data["version"], data["success"], horizon, diverged),
-        **final_of(data),
+        **final_of(data[data["version"] > 0]),
         "horizon": horizon,
     }
 
@@ -226,6 +241,6 @@ def _cost_columns(costs: dict[tuple[str, int], metrics.Cost] | None, base: Any) 
 
 
 def _keyed(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    left = pd.DataFrame([run.key] * len(table))
-    right = pd.DataFrame([run.provenance] * len(table))
+    left = pd.DataFrame([run.key] * len(table), columns=list(run.key))
+    right = pd.DataFrame([run.provenance] * len(table), columns=list(run.provenance))
     return pd.concat([left, table, right], axis=1)

@@ -15,6 +15,7 @@ from divopd.analysis import metrics, style
 from divopd.analysis.compare import cell_speedup
 from divopd.analysis.labels import label, look, ordered
 from divopd.analysis.style import NothingToDrawError
+from divopd.analysis.table import few_settings
 from divopd.analysis.uncertainty import wilson
 from divopd.paper import reported
 
@@ -164,7 +165,9 @@ def variant_chain(summary: pd.DataFrame) -> Figure:
     note = (
         f"Black: {style.spread_note(seeds)}; grey: each seed" if seeds > 1 else "One seed: nothing is known about seeds"
     )
-    fig.supxlabel(f"{label(chain[0])} to {label(chain[-1])}. {note}", fontsize=8, color="#333333")
+    short = few_settings(summary)
+    lines = [f"{label(chain[0])} to {label(chain[-1])}. {note}", f"Evaluations where fewer than five: {short}"]
+    fig.supxlabel("\n".join(lines[: 2 if short else 1]), fontsize=8, color="#333333")
     return fig
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 STEP = 0.05  # the default target is a multiple of this
+LAST = 5  # evaluations, all after training began, that final-5 and the best five take
 SUSTAINED = 3  # evaluations averaged by the sustained version of cost to target
 
 
@@ -47,21 +48,24 @@ def peak(success: ArrayLike) -> float:
     return float(np.max(_curve(success)))
 
 
-def final(success: ArrayLike, last: int = 5) -> tuple[float, float]:
-    """Mean and standard deviation of the last five evaluations (fewer if there are fewer).
+def final(success: ArrayLike, last: int = LAST) -> tuple[float, float]:
+    """Mean and standard deviation of the last five evaluations (fewer if there are fewer; NaN if there is none).
 
     The deviation is the sample's (n - 1): the only reading that all of the paper's main table fits. NaN for one value.
     """
-    tail = _curve(success)[-last:]
-    return float(tail.mean()), float(tail.std(ddof=1)) if len(tail) > 1 else math.nan
+    tail = np.asarray(success, dtype=float)[-last:]
+    mean = float(tail.mean()) if len(tail) else math.nan
+    return mean, float(tail.std(ddof=1)) if len(tail) > 1 else math.nan
 
 
-def best_window(success: ArrayLike, width: int = 5) -> float:
-    """Highest mean of five consecutive evaluations (of all, if there are fewer).
+def best_window(success: ArrayLike, width: int = LAST) -> float:
+    """Highest mean of five consecutive evaluations (of all, if there are fewer; NaN if there is none).
 
     Our reading of the paper's "best five", which it does not define; less biased upward than the peak.
     """
-    curve = _curve(success)
+    curve = np.asarray(success, dtype=float)
+    if not len(curve):
+        return math.nan
     width = min(width, len(curve))
     return float(np.convolve(curve, np.ones(width) / width, mode="valid").max())
 

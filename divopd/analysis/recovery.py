@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from divopd.analysis import style
 from divopd.analysis.labels import look, ordered
 from divopd.analysis.style import NothingToDrawError
+from divopd.analysis.table import few_settings
 
 
 def recovery_tradeoff(summary: pd.DataFrame, diagnostics: pd.DataFrame) -> Figure:
@@ -40,7 +41,9 @@ def recovery_tradeoff(summary: pd.DataFrame, diagnostics: pd.DataFrame) -> Figur
         ax.set_xlim(-0.12 * share or -0.01, 1.12 * share or 0.01)
         ax.margins(y=0.12)
         style.widen(ax.yaxis, style.LEAST_SPAN)
-    style.legend(fig, [_mark(m, methods) for m in methods], style.spread_note(style.most_seeds(data)))
+    short = few_settings(summary[summary["setting"].isin(settings)])
+    note = [style.spread_note(style.most_seeds(data)), f"Evaluations where fewer than five: {short}" if short else ""]
+    style.legend(fig, [_mark(m, methods) for m in methods], "\n".join(filter(None, note)))
     return fig
 
 

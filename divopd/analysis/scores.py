@@ -11,7 +11,7 @@ import pandas as pd
 
 from divopd.analysis import metrics
 from divopd.analysis.labels import label, ordered
-from divopd.analysis.tables import DASH, Table
+from divopd.analysis.table import DASH, Table, few, few_note, fewest
 from divopd.types import StopReason
 
 # name of the rate in a curve -> what its column is called
@@ -39,15 +39,17 @@ def scores_table(summary: pd.DataFrame) -> Table:
             shown = [DASH if pd.isna(value) else f"{100 * value:.1f}" for value in means]
             if pd.isna(means[f"final5_{SCORE}"]):
                 shown[2] = DASH  # no score, so nothing to be above 0
+            shown[0] += few(fewest(part[part["method"] == method]))
             rows.append([setting, label(method), *shown])
     header = ["Setting", "Method", "Success (strict)", *RULES.values(), "Mean score"]
     notes = [
-        "Means of the last five evaluations, in percent. Strict: ALFWorld won, ScienceWorld score 100, WebShop "
-        "reward 1. Mean score: max(0, the environment's score), of 100."
+        "Means of the last five evaluations after training began, in percent. Strict: ALFWorld won, ScienceWorld score "
+        "100, WebShop reward 1. Mean score: max(0, the environment's score), of 100."
     ]
+    notes += few_note(summary)
     return Table("Success by rule, and score", header, rows, pd.DataFrame(numbers), notes)
 
 
 def final_of(curve: pd.DataFrame) -> dict[str, float]:
-    """Summary columns: each rate's and the score's mean over the last five evaluations."""
+    """Summary columns: each rate's and the score's mean over the last five evaluations of this curve."""
     return {f"final5_{name}": metrics.final(curve[name])[0] for name in (*RULES, SCORE)}

@@ -17,9 +17,10 @@ from pydantic import BaseModel
 from divopd.analysis.compare import over_seeds
 from divopd.analysis.figures_sweep import TITLES, ordered_values, show, sweep_figure
 from divopd.analysis.labels import label, ordered
+from divopd.analysis.metrics import LAST
 from divopd.analysis.report import _counterparts, _load
 from divopd.analysis.style import draw
-from divopd.analysis.table import DASH, Table, interval
+from divopd.analysis.table import DASH, Table, few, few_note, fewest, interval
 from divopd.analysis.tables_controls import FACTS, NONE, PERCENT, sweep_facts
 from divopd.analysis.uncertainty import Interval
 from divopd.config import RunConfig
@@ -71,12 +72,12 @@ def draw_again(results: Path, figures: Path) -> list[Table]:
     tables = sweep_tables(frame, facts, key)
     folder = results / "tables"
     folder.mkdir(exist_ok=True)
-    (folder / "sweep.md").write_text("\n".join(table.markdown() for table in tables))
-    (folder / "sweep.tex").write_text("\n".join(table.latex() for table in tables))
+    (folder / "sweep.md").write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+    (folder / "sweep.tex").write_text("\n".join(table.latex() for table in tables), encoding="utf-8")
     draw({"sweep": lambda: sweep_figure(frame, facts, key, counterparts)}, figures)
     link = Path(os.path.relpath(figures / "sweep.png", results)).as_posix()
     page = [f"# {TITLES.get(key, key)}\n", *(table.markdown() for table in tables), f"![sweep of {key}]({link})\n"]
-    (results / "sweep.md").write_text("\n".join(page))
+    (results / "sweep.md").write_text("\n".join(page), encoding="utf-8")
     return tables
 
 
@@ -112,6 +113,7 @@ def by_value(summary: pd.DataFrame, diagnostics: pd.DataFrame, cells: dict[tuple
         rows.append({
             "setting": setting, "rule": rule, "value": _text(value), "method": method, "seeds": len(part),
             **{name: part[name].mean() for name in (*COLUMNS, *ALSO, "final5_std", "target")},
+            "final5_count": fewest(part),
             **{f"{name}_{side}": getattr(spread, side) for name in (*MEASURED, *ALSO)
                for spread in [over_seeds(part[name])] for side in ("low", "high")},
             "bound": "" if part["reached"].dropna().astype(bool).all() else ">",
@@ -132,6 +134,7 @@ def sweep_tables(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> list[Tab
         cells |= {name: interval(Interval(r[name], r[f"{name}_low"], r[f"{name}_high"]), 100) for name in MEASURED}
         if pd.isna(r["final5_mean_low"]) and pd.notna(r["final5_std"]):
             cells["final5_mean"] += f" ± {100 * r['final5_std']:.1f}"
+        cells["final5_mean"] += few(int(r.get("final5_count", LAST)))
         cells["tokens_to_target"] = (r["bound"] if cells["tokens_to_target"] != DASH else "") + cells[
             "tokens_to_target"
         ]
@@ -140,10 +143,11 @@ def sweep_tables(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> list[Tab
     targets = ", ".join(f"{s} {100 * t:.0f} %" for s, t in frame.groupby("setting")["target"].first().items() if t == t)
     notes = [
         "Means over seeds, with 95 % t intervals where there are several; final-5 of one seed ± standard deviation of "
-        "the last five evaluations. Tokens: prompt + response of the "
+        "the last five evaluations after training began. Tokens: prompt + response of the "
         f"batches' rows through the first evaluation at the target ({targets or 'none: the baseline does not rise'}), "
         "> where a seed never got there. Load: arrival over drain of the whole run.",
     ]
+    notes += few_note(frame)
     tables = [Table(f"Sweep of {key}", header, shown, frame, notes)]
     if len(facts):
         tables.append(_reported_table(facts, key))

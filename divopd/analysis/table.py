@@ -14,6 +14,10 @@ from divopd.analysis.uncertainty import Interval
 from divopd.paper import SOURCE
 
 DASH = "–"
+FEW = (
+    "(of n): fewer than five evaluations were made after training began, n of them in the run with the fewest; the "
+    "untrained student's never counts."
+)
 REPORTED = f"Reported: {SOURCE}, at its own scale: other models, other games, one run a cell."
 
 
@@ -56,9 +60,11 @@ class Table:
 
     def write(self, folder: Path, name: str) -> None:
         """Write <name>.md, .tex and .csv into the folder."""
-        (folder / f"{name}.md").write_text(self.markdown())
-        (folder / f"{name}.tex").write_text(self.latex())
-        self.frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.10g")
+        (folder / f"{name}.md").write_text(self.markdown(), encoding="utf-8")
+        (folder / f"{name}.tex").write_text(self.latex(), encoding="utf-8")
+        # a frame without rows made of records has no columns either, and no reader takes a file without a header
+        frame = self.frame if len(self.frame.columns) else pd.DataFrame(columns=self.header)
+        frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.10g")
 
 
 def cells(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -94,6 +100,27 @@ def interval(value: Interval | None, scale: float = 1.0, digits: int = 1, unit: 
     form = f"{'+' if sign else ''}.{digits}f"
     text = f"{scale * value.value:{form}}{unit}"
     return f"{text} [{scale * value.low:{form}}, {scale * value.high:{form}}]" if value.known else text
+
+
+def fewest(runs: pd.DataFrame) -> int:
+    """The smallest number of evaluations that a final-5 of these runs is a mean of; five where nothing is said."""
+    return int(runs["final5_count"].min()) if "final5_count" in runs and len(runs) else metrics.LAST
+
+
+def few(count: int) -> str:
+    """ " (of 4)" behind a final-5 for which only so many evaluations were made after training began; "" for five."""
+    return f" (of {count})" if count < metrics.LAST else ""
+
+
+def few_settings(summary: pd.DataFrame) -> str:
+    """ "a 4, b 2": settings in which some run's final-5 has fewer than five evaluations; "" where none has."""
+    counts = {setting: fewest(runs) for setting, runs in summary.groupby("setting", sort=False)}
+    return ", ".join(f"{setting} {count}" for setting, count in counts.items() if count < metrics.LAST)
+
+
+def few_note(runs: pd.DataFrame) -> list[str]:
+    """The note that a table of these runs needs."""
+    return [FEW] if fewest(runs) < metrics.LAST else []
 
 
 def times(gain: metrics.Speedup, spread: Interval | None = None) -> str:

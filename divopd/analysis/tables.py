@@ -20,6 +20,10 @@ from divopd.analysis.table import (
     Table,
     cells,
     facts_of,
+    few,
+    few_note,
+    few_settings,
+    fewest,
     fraction,
     interval,
     mean_std,
@@ -58,7 +62,7 @@ def main_table(
         spread = {name: compare.over_seeds(runs[name]) for name in ("peak", "final5_mean", "nauc")}
         gain = Interval(*gains.loc[(setting, method)].iloc[1:]) if (setting, method) in gains.index else None
         n: dict[str, Any] = {"setting": setting, "method": method, "seeds": len(runs)}
-        n |= {name: runs[name].mean() for name in MEANS}
+        n |= {name: runs[name].mean() for name in MEANS} | {"final5_count": fewest(runs)}
         for name, value in spread.items():
             n |= {f"{name}_low": value.low, f"{name}_high": value.high}
         n |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high} if gain else {"gain": np.nan}
@@ -70,7 +74,8 @@ def main_table(
         numbers.append(n)
         rows.append([
             setting, label(method) + ("†" if n["diverged"] else ""), str(n["seeds"]), percent(n["start"]),
-            interval(spread["peak"], 100), percent(n["peak_bias"]), _final5(spread["final5_mean"], n["final5_std"]),
+            interval(spread["peak"], 100), percent(n["peak_bias"]),
+            _final5(spread["final5_mean"], n["final5_std"]) + few(n["final5_count"]),
             interval(spread["nauc"], 100), DASH if method == baseline else interval(gain, 100, sign=True),
             percent(n["target"], 0),
             *(times(speedups[name], compare.speedup_spread(runs, name)) for name in SPEEDUPS), fraction(reach(runs)),
@@ -82,15 +87,20 @@ def main_table(
     header += [*SPEEDUPS.values(), "Reached", "Start (reported)", "Teacher (reported)", "Peak (reported)"]
     header += ["Final-5 (reported)", "Token speedup (reported)", "GPU speedup (reported)"]
     notes = [_SUCCESS_NOTE, _SPEEDUP_NOTE, f"{REPORTED} Teacher: its success there; ours is not logged."]
+    notes += few_note(summary)
     if any(n["diverged"] for n in numbers):
-        notes.append("† Holds diverged runs, which count as success 0 after their last evaluation in nAUC.")
+        notes.append(
+            "† Holds diverged runs, which count as success 0 after their last evaluation in nAUC, and in final-5 where "
+            "they have no evaluation after training began."
+        )
     return Table("Success and speedup", header, rows, pd.DataFrame(numbers), notes)
 
 
 _SUCCESS_NOTE = (
     "Success in percent. Brackets: 95 % t interval over seeds. Peak's bias: points by which the highest of that many "
     "evaluations on that many games lies above the best success, on average. Final-5: mean of the last five "
-    "evaluations; with one seed ± their standard deviation. Gain: final-5 less the baseline's of the same seed, points."
+    "evaluations after training began; with one seed ± their standard deviation. Gain: final-5 less the baseline's of "
+    "the same seed, points."
 )
 _SPEEDUP_NOTE = (
     "Speedup: baseline's cost over the method's, through the first evaluation at the target, geometric mean over "
@@ -101,7 +111,7 @@ _SPEEDUP_NOTE = (
 
 def _final5(mean: Interval, std: float) -> str:
     """With one seed the paper's form: mean and deviation of the five evaluations."""
-    return interval(mean, 100) if mean.known else mean_std(100 * mean.value, 100 * std)
+    return interval(mean, 100) if mean.known or pd.isna(std) else mean_std(100 * mean.value, 100 * std)
 
 
 def aggregate_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Table:
@@ -144,7 +154,9 @@ def aggregate_table(summary: pd.DataFrame, counterparts: dict[str, str]) -> Tabl
     header = ["Method", "Settings at target", *(f"{name}, geometric mean" for name in SPEEDUPS.values()), "Reach rate"]
     header += ["Settings", "Pairs", "Final-5, IQM", "Gain", "P(better than baseline)"]
     header += ["Token speedup (reported)", "GPU speedup (reported)"]
-    return Table("Over settings", header, rows, pd.DataFrame(numbers), [_AGGREGATE_NOTE, REPORTED])
+    short = few_settings(summary)
+    notes = [f"Evaluations in final-5 where a run has fewer than five: {short}."] if short else []
+    return Table("Over settings", header, rows, pd.DataFrame(numbers), [_AGGREGATE_NOTE, *notes, REPORTED])
 
 
 _AGGREGATE_NOTE = (

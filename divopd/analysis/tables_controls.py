@@ -14,7 +14,7 @@ import pandas as pd
 
 from divopd.analysis import compare
 from divopd.analysis.labels import label
-from divopd.analysis.table import DASH, REPORTED, Table, cells, facts_of, interval, number
+from divopd.analysis.table import DASH, REPORTED, Table, cells, facts_of, few, few_note, fewest, interval, number
 from divopd.analysis.uncertainty import Interval
 from divopd.paper import reported
 
@@ -48,6 +48,7 @@ PAPER: dict[str, tuple[str, dict[str, str]]] = {
 }  # fmt: skip
 FACTS = ["peak", "final5_mean", "best5_mean", "final", "nauc", "mean_age", "stale_rows", "load"]
 PERCENT = ("peak", "final5_mean", "best5_mean", "final", "nauc")  # of FACTS
+OF_FIVE = ("best5_mean", "final5_mean")
 NONE = "none"  # the value of a method without the swept key
 
 
@@ -77,7 +78,7 @@ def cap_control_table(summary: pd.DataFrame, counterparts: Mapping[str, str]) ->
                 spread = compare.over_seeds(runs[name])
                 n |= {f"{method}_{name}": spread.value, f"{method}_{name}_low": spread.low}
                 n |= {f"{method}_{name}_high": spread.high, f"reported_{method}_{name}": facts.get(name)}
-                shown.append(interval(spread, 100))
+                shown.append(interval(spread, 100) + (few(fewest(runs)) if name == "final5_mean" else ""))
                 theirs.append(number(facts.get(name), 2))
         numbers.append(n)
         rows.append([setting, str(n["seeds"]), *shown, interval(gain, 100, sign=True), *theirs])
@@ -88,6 +89,7 @@ def cap_control_table(summary: pd.DataFrame, counterparts: Mapping[str, str]) ->
     notes = [
         "Success in percent, with 95 % t intervals over seeds. Gain: final-5 with the cap less without, seed by seed."
     ]
+    notes += few_note(summary)
     return Table("Cap control", header, rows, pd.DataFrame(numbers), [*notes, REPORTED])
 
 
@@ -108,7 +110,7 @@ def matched_access_table(summary: pd.DataFrame, counterparts: Mapping[str, str])
         for name in ("peak", "best5_mean", "final5_mean", "final"):
             spread = compare.over_seeds(runs[name])
             n |= {name: spread.value, f"{name}_low": spread.low, f"{name}_high": spread.high}
-            shown.append(interval(spread, 100))
+            shown.append(interval(spread, 100) + (few(fewest(runs)) if name in OF_FIVE else ""))
         gain = Interval(*gains.loc[(setting, method)].iloc[1:]) if (setting, method) in gains.index else None
         n |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high} if gain else {}
         numbers.append(n | {f"reported_{name}": facts.get(name) for name in paper.columns})
@@ -131,6 +133,7 @@ def matched_access_table(summary: pd.DataFrame, counterparts: Mapping[str, str])
         "the same pool, seed by seed.",
         f"{REPORTED} Its coverage-first reader has a name of its own there.",
     ]
+    notes += few_note(part)
     return Table("Matched access", header, rows, pd.DataFrame(numbers), notes)
 
 
@@ -147,16 +150,18 @@ def sweep_table(name: str, frame: pd.DataFrame, facts: pd.DataFrame) -> Table:
     shown = {key: value for key, value in columns.items() if key in both and both[key].notna().any()}
     rows = []
     for row in both.to_dict("records"):
-        texts = []
+        texts, count = [], row.get("final5_count", np.nan)
         for key, (_, factor, digits) in shown.items():
             low, high = (float(row.get(f"{key}_{side}", float("nan"))) for side in ("low", "high"))
-            texts.append(interval(Interval(float(row[key]), low, high), factor, digits))
+            fewer = few(int(count)) if key in OF_FIVE and not pd.isna(count) else ""
+            texts.append(interval(Interval(float(row[key]), low, high), factor, digits) + fewer)
         rule = "" if str(row["rule"]) == str(row["value"]) else str(row["value"])
         rows.append([str(row["setting"]), label(str(row["rule"])), rule or DASH, str(row["source"]), *texts])
     header = ["Setting", "Rule", _VALUES[name], "Source", *(heading for heading, _, _ in shown.values())]
     notes = [
         f"Runs of experiments/sweeps/{suite}.yaml; means over seeds, with 95 % t intervals where there are several."
     ]
+    notes += few_note(frame)
     return Table(title, header, rows, both, [*notes, REPORTED])
 
 

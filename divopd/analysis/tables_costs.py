@@ -9,7 +9,21 @@ import pandas as pd
 
 from divopd.analysis import compare, metrics
 from divopd.analysis.labels import label, ordered
-from divopd.analysis.table import DASH, REPORTED, Table, cells, facts_of, fraction, interval, number, reach, times
+from divopd.analysis.table import (
+    DASH,
+    REPORTED,
+    Table,
+    cells,
+    facts_of,
+    few,
+    few_note,
+    fewest,
+    fraction,
+    interval,
+    number,
+    reach,
+    times,
+)
 from divopd.analysis.tables import over_settings
 from divopd.analysis.uncertainty import Interval
 from divopd.paper import reported
@@ -53,7 +67,7 @@ def full_table(summary: pd.DataFrame, timings: pd.DataFrame, counterparts: Mappi
         for name in ("peak", "final5_mean", "nauc"):
             spread = compare.over_seeds(runs[name])
             n |= {name: spread.value, f"{name}_low": spread.low, f"{name}_high": spread.high}
-            shown.append(interval(spread, 100))
+            shown.append(interval(spread, 100) + (few(fewest(runs)) if name == "final5_mean" else ""))
         n["reached"] = sum(flags) / len(flags) if flags else None
         for name, (_, factor, digits) in COSTS.items():
             spread = compare.over_seeds(runs[f"cost_{name}"].astype(float))
@@ -79,6 +93,7 @@ def full_table(summary: pd.DataFrame, timings: pd.DataFrame, counterparts: Mappi
         "teacher's own turns. Core-minutes: real seconds of the whole run by its own clock, evaluation included.",
         f"{REPORTED} {DASH} there: the target was not reached.",
     ]
+    notes += few_note(summary)
     return Table("Full results, and what they cost", header, rows, pd.DataFrame(numbers), notes)
 
 

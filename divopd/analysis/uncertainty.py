@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 Z95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
-# ... and of Student's t distribution with 1, 2, ... degrees of freedom
-T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448,
-       2.1314, 2.1199, 2.1098, 2.1009, 2.0930)  # fmt: skip
+TIE = 1e-9  # scores this close are equal: means of rates differ by far more, or by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,24 @@ def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return mean, mean - half, mean + half
 
 
+@cache
 def _t95(freedom: int) -> float:
-    """97.5 % quantile of Student's t; beyond the table the first terms of its expansion in 1 / freedom."""
-    if freedom <= len(T95):
-        return T95[freedom - 1]
-    return Z95 + (Z95**3 + Z95) / (4 * freedom) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * freedom**2)
+    """97.5 % quantile of Student's t, to rounding: its distribution is a finite sum (Abramowitz & Stegun 26.7.3-4)."""
+    low, high = 0.0, math.pi / 2
+    while low < (angle := (low + high) / 2) < high:
+        low, high = (angle, high) if _t_inside(angle, freedom) < 0.95 else (low, angle)
+    return math.sqrt(freedom) * math.tan(angle)
+
+
+def _t_inside(angle: float, freedom: int) -> float:
+    """P(|t| < sqrt(freedom) * tan(angle)) of Student's t with a whole number of degrees of freedom."""
+    odd = freedom % 2
+    term = math.sin(angle) * (math.cos(angle) if odd else 1.0)
+    total = term if freedom > 1 else 0.0
+    for k in range(2 + odd, freedom, 2):
+        term *= (k - 1) / k * math.cos(angle) ** 2
+        total += term
+    return 2 / math.pi * (angle + total) if odd else total
 
 
 def paired_bootstrap(
@@ -79,6 +91,7 @@ def paired_bootstrap(
     level: float = 0.95,
     batched: bool = False,
     paired: bool = True,
+    fewer: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Point value and percentile interval of a statistic of several runs: (point, low, high).
 
@@ -88,14 +101,14 @@ def paired_bootstrap(
     order of settings and returns a number or an array; a `batched` one takes all draws at once, as (draws, seeds,
     methods), and returns (draws, ...): those of this module are. Without `paired` each method's seeds are drawn by
     themselves: for a statistic that compares all seeds with all, which pairs would bias. With one seed a setting the
-    interval is the point: it says nothing about seeds.
+    interval is the point: it says nothing about seeds. `fewer` = 0 draws n of n.
     """
     arrays = [np.asarray(values, dtype=float) for values in scores.values()]
     if not arrays or any(array.ndim != 2 or len(array) == 0 for array in arrays):
         raise ValueError("each setting needs a (seeds, methods) array with at least one seed")
     drawn = []  # (draws, seeds, methods) each
     for a in arrays:
-        rows = rng.integers(len(a), size=(draws, max(1, len(a) - 1), 1 if paired else a.shape[1]))
+        rows = rng.integers(len(a), size=(draws, max(1, len(a) - fewer), 1 if paired else a.shape[1]))
         drawn.append(np.take_along_axis(a[None], rows, axis=1))
     if batched:
         samples = np.asarray(statistic(drawn), dtype=float)
@@ -116,12 +129,12 @@ def iqm_by_method(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def improvement_probability(arrays: Sequence[np.ndarray], baseline: int = 0) -> np.ndarray:
     """(methods,) chance that a random run of a method beats a random run of the baseline in the same setting.
 
-    Ties count one half; settings weigh the same (Agarwal et al. 2021). A statistic for `paired_bootstrap`, not paired.
+    Ties, to TIE, count one half; settings weigh the same (Agarwal et al. 2021). For `paired_bootstrap`, not paired.
     """
     chances = []
     for array in arrays:
         difference = array[..., :, None, :] - array[..., None, :, baseline, None]
-        chances.append(((difference > 0) + 0.5 * (difference == 0)).mean(axis=(-3, -2)))
+        chances.append(((difference > TIE) + 0.5 * (abs(difference) <= TIE)).mean(axis=(-3, -2)))
     return np.mean(chances, axis=0)
 
 
