@@ -91,7 +91,9 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
     firsts: dict[int, Path] = {}
     for path in files:
         firsts.setdefault(checkpoint_version(path), path)
-    over = runlog.read_json(run_dir, "status.json") if (run_dir / "status.json").exists() else {"updates": 0}
+    over: dict[str, Any] = {"updates": 0}
+    if (run_dir / "status.json").exists():
+        over = runlog.read_json(run_dir, "status.json")
     if lost := runlog.lost_evaluations(done | firsts.keys(), over["updates"], over.get("status")):
         raise RunLogError(f"{run_dir} {runlog.say_lost(run_dir, lost)}")
     evaluator = Evaluator(config) if firsts.keys() - done else None

@@ -78,22 +78,27 @@ def coverage(name: str, of: World, seeds: int, *names: object) -> tuple[float, f
     return float(hits[0]) / REPEATS, float(hits[1]) / REPEATS, float(lengths[0] / lengths[1])
 
 
+def row(summary: pd.DataFrame, pooled: bool, name: str, seeds: int) -> str:
+    """A row of the table: mean, least and largest over the summary's methods."""
+    baseline = str(summary["baseline"].iloc[0])
+    methods = [method for method in ordered(summary["method"]) if method != baseline]
+    worlds = {method: world(summary, method, baseline, pooled) for method in methods}
+    found = np.array([coverage(name, of, seeds, method, pooled) for method, of in worlds.items()])
+    least, most, mean = found.min(axis=0), found.max(axis=0), found.mean(axis=0)
+    cells = [f"{100 * mean[k]:.0f} ({100 * least[k]:.0f}–{100 * most[k]:.0f})" for k in (0, 1)]
+    cells += [f"{mean[2]:.2f} ({least[2]:.2f}–{most[2]:.2f})"]
+    return f"| {'pooled' if pooled else 'own'} | {name} | {seeds} | {' | '.join(cells)} |"
+
+
 @click.command()
 @click.argument("results", type=click.Path(path_type=Path))
 def main(results: Path) -> None:
-    """Print the table: mean, least and largest over the methods, a row a noise, statistic and number of seeds."""
+    """Print the table, a row a noise, statistic and number of seeds."""
     summary = pd.read_csv(results / "summary.csv")
-    baseline = str(summary["baseline"].iloc[0])
-    methods = [method for method in ordered(summary["method"]) if method != baseline]
     click.echo("| noise | statistic | seeds | n − 1 drawn hold the truth (%) | n drawn (%) | length, n − 1 over n |")
     click.echo("|---|---|--:|--:|--:|--:|")
     for pooled, name, seeds in product((True, False), STATISTICS, (3, 5)):
-        worlds = {method: world(summary, method, baseline, pooled) for method in methods}
-        found = np.array([coverage(name, of, seeds, method, pooled) for method, of in worlds.items()])
-        least, most, mean = found.min(axis=0), found.max(axis=0), found.mean(axis=0)
-        cells = [f"{100 * mean[k]:.0f} ({100 * least[k]:.0f}–{100 * most[k]:.0f})" for k in (0, 1)]
-        cells += [f"{mean[2]:.2f} ({least[2]:.2f}–{most[2]:.2f})"]
-        click.echo(f"| {'pooled' if pooled else 'own'} | {name} | {seeds} | {' | '.join(cells)} |")
+        click.echo(row(summary, pooled, name, seeds))
 
 
 if __name__ == "__main__":

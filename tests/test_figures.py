@@ -233,7 +233,7 @@ def test_the_chain_shows_means_seeds_and_intervals():
     assert mean.get_ydata() == pytest.approx([0.2, 0.2, 0.5])
     # 97.5 % quantile of t with two degrees of freedom, standard deviation 0.1
     [bars] = ax.containers[0].lines[2]
-    assert bars.get_segments()[0][:, 1] == pytest.approx([0.0, 0.2 + 4.3027 * 0.1 / 3**0.5])  # no rate is below 0
+    assert bars.get_segments()[0][:, 1] == pytest.approx([0.0, 0.2 + 4.302652730 * 0.1 / 3**0.5])  # no rate is below 0
     plt.close(fig)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +179,13 @@ def test_the_demos_table_in_the_readme():
     shown = rows_under(README, "| setting | method | start |")[1:]
     assert [row[2:] for row in shown] == [row[2:] for row in want]
     assert [row[0] for row in shown if row[0]] == DEMO
+
+
+def test_the_coverage_table_is_what_its_script_prints():
+    """One row of it: all take minutes."""
+    spec = importlib.util.spec_from_file_location("coverage_table", ROOT / "scripts" / "coverage.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    row = module.row(pd.read_csv(LAPTOP / "summary.csv"), True, "gain", 3)
+    assert row in (ROOT / "docs" / "metrics.md").read_text().splitlines()
