@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from divopd import homes
+
+homes.settle()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
