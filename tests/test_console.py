@@ -18,7 +18,7 @@ import yaml
 
 from divopd.console.ending import ending
 from divopd.console.estimate import TimeLeft
-from divopd.console.view import TARGETS, WORDS, Console, reason
+from divopd.console.view import QUICK, TARGETS, WORDS, Console, reason
 from divopd.provenance import ROOT
 
 SNAKEFILE = """
@@ -123,7 +123,7 @@ def test_a_line_for_each_start_and_end(suite: Path):
     code, said = run(suite)
     assert code == 0, said
     lines = said.splitlines()
-    assert lines[0] == "tiny: 2 jobs (2 train, 0 more) on 2 cores"
+    assert lines[0] == "tiny: 2 jobs (2 train) on 2 cores"
     assert {line for line in lines if "start" in line} == {
         f"[0/2] start train tiny {method} seed 0" for method in ("vanilla", "divopd")
     }
@@ -238,11 +238,13 @@ def test_two_suites_at_once_and_a_lock_of_a_third(suite: Path):
 @pytest.mark.slow
 def test_what_snakemake_says_is_shown_on_demand(suite: Path):
     code, said = run(suite, "--", "--dry-run")
-    assert (code, said) == (0, "tiny: 2 jobs (2 train, 0 more) to run\n")
+    assert (code, said) == (0, "tiny: 2 jobs (2 train) to run\n")
     code, said = run(suite, "--", "--list-rules")
     assert code == 0 and said.split() == ["all", "train"]
+    code, said = run(suite, "results/tiny/tiny/divopd/seed0/status.json")  # a target
+    assert code == 0 and "[1/1] done  train tiny divopd seed 0" in said
     code, said = run(suite, "--verbose")
-    assert code == 0 and "2 of 3 steps" in said and "rule train:" in said and "[0/2] start" in said
+    assert code == 0 and "1 of 2 steps" in said and "rule train:" in said and "[0/1] start" in said
 
 
 @pytest.mark.slow
@@ -266,7 +268,7 @@ def test_words_are_of_rules_that_there_are():
                      and path.is_file())  # fmt: skip
     rules = {name: body for name, body in re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)}
     assert {name for name, body in rules.items() if "shell:" not in body} == TARGETS
-    assert set(WORDS) <= set(rules)
+    assert set(WORDS) | QUICK <= set(rules)
 
 
 def test_time_left_counts_what_is_left_by_its_rule():
@@ -289,14 +291,17 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_how_far_jobs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "200")
     log = tmp_path / "a.log"
-    log.write_text("tiny/divopd/0: update 5/32, 1.00 updates/s, 0:27 left; 9 virtual s\n")
     clock = [0.0]
     wildcards = {"setting": "tiny", "method": "divopd", "seed": "0"}
     begin = {"event": "job_info", "jobid": 3, "rule_name": "train", "wildcards": wildcards, "log": [str(log)]}
     for screen in (Terminal(), io.StringIO()):
         console = Console(screen, "tiny", 2, now=lambda: clock[0])
         console.event({"event": "run_info", "stats": {"train": 2, "all": 1, "total": 3}, "dryrun": False})
+        log.write_text("tiny/divopd/0: update 31/32\n")  # of an earlier run
+        os.utime(log, (0, 0))
         console.event(begin | {"dryrun": False, "shellcmd": "x"})
+        console.tick()
+        log.write_text("tiny/divopd/0: update 4/32\ntiny/divopd/0: update 5/32, 1.00 updates/s, 0:27 left; 9 s\n")
         for second in (1.0, 70.0, 200.0):
             clock[0] += second
             console.tick()
@@ -306,7 +311,7 @@ def test_a_terminal_shows_how_far_jobs_are(tmp_path: Path, monkeypatch: pytest.M
         console.event({"event": "job_finished", "job_id": 3})
         last = re.split("\r\x1b\\[K|\n", screen.getvalue())[-2]
         assert last.startswith("[1/2] done  train tiny divopd seed 0 (4:31): its weights diverged"), last
-        log.write_text("tiny/divopd/0: update 5/32, 1.00 updates/s\n")
+        assert "31/32" not in screen.getvalue()
 
 
 def test_reasons_are_one_line():

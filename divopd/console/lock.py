@@ -134,7 +134,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 
 def _held(path: Path) -> bool:
-    with path.open("r+") as handle:
+    with path.open("rb") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,7 +19,6 @@ from divopd.console.ending import ending
 from divopd.console.view import Console, log_lines
 
 PLUGINS = Path("workflow/plugins")
-SAID = "said.txt"  # what Snakemake and its jobs print, which is not shown
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 30.0  # seconds that jobs get to end after Ctrl-C
 
@@ -28,9 +28,12 @@ class Run:
 
     def __init__(self, suite: Path, name: str, cores: int, verbose: bool, further: Sequence[str]) -> None:
         self.name, self.cores, self.verbose = name, cores, verbose
-        self.command = [sys.executable, "-m", "snakemake", "--configfile", str(suite), "--logger", "divopd", *further]
-        if not any(word.split("=")[0] in ("--cores", "-c", "--jobs", "-j", "--profile") for word in further):
-            self.command += ["--cores", str(cores)]
+        # with "=", as these options would take a target that follows for one more value
+        self.command = [sys.executable, "-m", "snakemake", f"--configfile={suite}", "--logger=divopd"]
+        if not any(word.startswith("--profile") for word in further):  # which says how many jobs at a time
+            self.command.append(f"--cores={cores}")
+        self.command += further
+        self.said = lock.FOLDER / f"{name}.txt"  # what Snakemake and its jobs print, which is not shown
         self.console = Console(sys.stdout, name, cores)
         self.stopped: signal.Signals | None = None
         self._since = 0.0
@@ -57,7 +60,7 @@ class Run:
         paths = [str(PLUGINS.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = os.environ | {"DIVOPD_EVENTS": str(theirs), lock.MARK: held.mark, "PYTHONPATH": os.pathsep.join(paths)}
         env |= {"DIVOPD_VERBOSE": "1"} if self.verbose else {}
-        with (lock.FOLDER / SAID).open("wb") as said:
+        with self.said.open("wb") as said:
             # a process group of its own: every stop reaches all of its jobs, and once, whoever sent it
             self._child = subprocess.Popen(
                 self.command,
@@ -72,7 +75,7 @@ class Run:
         os.close(theirs)
         held.held_by(os.getpid(), self._child.pid)
         if self.stopped:  # while it was being started
-            os.killpg(self._child.pid, signal.SIGINT)
+            self._tell(signal.SIGINT)
         try:
             self._watch(events)
             return self._child.wait()
@@ -82,10 +85,13 @@ class Run:
 
     def _watch(self, events: int) -> None:
         """Show events until Snakemake ends."""
-        rest = b""
+        rest, told = b"", False
         assert self._child is not None
         while True:
             ready, _, _ = select.select([events], [], [], 1.0)
+            if self.stopped and not told:
+                told = True
+                self.console.say(f"{self.name}: interrupted, the jobs under way end now (once more: at once)")
             if ready:
                 got = os.read(events, 65536)
                 *lines, rest = (rest + got).split(b"\n")
@@ -96,7 +102,7 @@ class Run:
             elif self._child.poll() is not None:
                 break
             if self.stopped and time.monotonic() - self._since > PATIENCE:
-                os.killpg(self._child.pid, signal.SIGKILL)
+                self._tell(signal.SIGKILL)
             if not self.verbose:
                 self.console.tick()
         os.close(events)
@@ -106,18 +112,20 @@ class Run:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         again, self.stopped = self.stopped is not None, signal.Signals(number)
         if not again:
-            self._since, self.console.stopping = time.monotonic(), True
-            self.console.say(f"{self.name}: interrupted, the jobs under way end now (once more: at once)")
-        if self._child is not None and self._child.poll() is None:
-            os.killpg(self._child.pid, signal.SIGKILL if again else signal.SIGINT)
+            self._since, self.console.stopping = time.monotonic(), True  # said later: it may be in the midst of a line
+        self._tell(signal.SIGKILL if again else signal.SIGINT)
 
     def _pause(self, number: int, frame: FrameType | None) -> None:
         """Ctrl-Z: the jobs pause with this process, and go on with it."""
-        if self._child is not None:
-            os.killpg(self._child.pid, signal.SIGSTOP)
+        self._tell(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
+        self._tell(signal.SIGCONT)
+
+    def _tell(self, sign: signal.Signals) -> None:
+        """Snakemake and its jobs."""
         if self._child is not None:
-            os.killpg(self._child.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, sign)
 
     # the end ---------------------------------------------------------------------------------------------------------
 
@@ -137,11 +145,8 @@ class Run:
         elif code:
             self._failed()
         elif not console.dryrun:
-            if not console.started and not self.verbose:  # Snakemake was asked for something else, or had nothing to do
-                said = [
-                    line for line in log_lines(lock.FOLDER / SAID) if not line.startswith("Using workflow specific")
-                ]
-                console.say("\n".join(said) or f"{self.name}: everything is there and up to date")
+            if not console.started and not self.verbose:  # it was asked for something else, or had nothing to do
+                console.say("\n".join(self._said()) or f"{self.name}: everything is there and up to date")
             for line in ending(self.name):
                 console.say(line)
         return code
@@ -161,12 +166,11 @@ class Run:
         elif console.errors:
             console.say("\n".join(f"Error: {error}" for error in console.errors))
         elif not self.verbose:
-            console.say("\n".join(_said()[-5:]) or "Error: Snakemake ended without a word")
+            console.say("\n".join(self._said()[-5:]) or "Error: Snakemake ended without a word")
 
-
-def _said() -> list[str]:
-    """What Snakemake and its jobs printed."""
-    return [line for line in log_lines(lock.FOLDER / SAID) if not line.startswith("Using workflow specific profile")]
+    def _said(self) -> list[str]:
+        """What Snakemake and its jobs printed."""
+        return [line for line in log_lines(self.said) if not line.startswith("Using workflow specific profile")]
 
 
 def _hear_interrupts() -> None:

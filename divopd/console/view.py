@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +16,7 @@ from divopd.progress import clock
 
 # rules that only name what is wanted
 TARGETS = frozenset({"all", "audits", "replay_streams"})
+QUICK = frozenset({"collect", "tables", "figures", "page", "html", "sweep"})
 WORDS = {
     "games": "compile games",
     "train": "train {setting} {method} seed {seed}",
@@ -37,7 +38,8 @@ class Job:
     rule: str
     words: str
     log: Path | None
-    began: float
+    began: float  # by the console's clock
+    since: float = field(default_factory=time.time)
 
 
 def job_words(rule: str, wildcards: Mapping[str, str]) -> str:
@@ -48,10 +50,12 @@ def job_words(rule: str, wildcards: Mapping[str, str]) -> str:
         return " ".join([rule, *wildcards.values()])
 
 
-def log_lines(path: Path | None, last: int = 0) -> list[str]:
-    """Lines of a job's log, of its last bytes alone where `last` is given; none where it cannot be read."""
+def log_lines(path: Path | None, last: int = 0, since: float = 0.0) -> list[str]:
+    """Lines of a job's log, of its last bytes alone where `last` is given; none where it cannot be read, or was written
+    before `since`, by the same job of an earlier run.
+    """
     try:
-        if path is None:
+        if path is None or path.stat().st_mtime < since:
             return []
         with path.open("rb") as handle:
             handle.seek(max(path.stat().st_size - last, 0) if last else 0)
@@ -122,10 +126,12 @@ class Console:
             return  # it comes twice
         self.dryrun, self.total = said["dryrun"], sum(counts.values())
         self.times = TimeLeft(counts, self.cores)
-        often = ", ".join(f"{n} {rule}" for rule, n in counts.items() if n > 1)
-        what = f"{self.total} jobs" + (f" ({often}, {sum(n for n in counts.values() if n == 1)} more)" if often else "")
+        parts = [f"{n} {rule}" for rule, n in counts.items() if n > 1]
+        if parts and (once := sum(n == 1 for n in counts.values())):
+            parts.append(f"{once} more")
         if self.total:
-            self.say(f"{self.name}: {what} " + ("to run" if self.dryrun else f"on {self.cores} cores"))
+            jobs = f"{self.total} jobs" + (f" ({', '.join(parts)})" if parts else "")
+            self.say(f"{self.name}: {jobs} " + ("to run" if self.dryrun else f"on {self.cores} cores"))
 
     def _job_info(self, said: Mapping[str, Any]) -> None:
         if said["rule_name"] in TARGETS or said["dryrun"]:
@@ -136,7 +142,7 @@ class Console:
         if self.failed.pop(said["jobid"], None):  # tried again
             self.times.failed[job.rule] -= 1
         self.started += 1
-        if self.live or self.times.counts.get(job.rule, 2) > 1 or job.rule == "games":  # else its end is enough
+        if self.live or job.rule not in QUICK:  # of those the end is enough
             self.say(f"{self._count()} start {job.words}")
 
     def _job_finished(self, said: Mapping[str, Any]) -> None:
@@ -190,7 +196,8 @@ class Console:
     def _status(self) -> str:
         parts = []
         for job in self.running.values():
-            counted = [found[1] for line in log_lines(job.log, 2000) if (found := COUNTED.search(line))]
+            lines = log_lines(job.log, 2000, job.since)
+            counted = [found[1] for line in lines if (found := COUNTED.search(line))]
             at = f"{counted[-1]}, " if counted else ""
             parts.append(f"{job.words} ({at}{clock(self.now() - job.began)})")
         left = self._left()
