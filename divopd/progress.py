@@ -65,7 +65,7 @@ class Progress:
         first, began = self._first or (done, now)
         rate = (done - first) / max(now - began, 1e-9)
         speed = f", {rate:.2f} {self.unit}s/s" if rate >= 0.1 else f", {60 * rate:.2f} {self.unit}s/min" if rate else ""
-        left = f", {_clock((total - done) / rate)} left" if done < total and rate > 0 else ""
+        left = f", {clock((total - done) / rate)} left" if done < total and rate > 0 else ""
         return f"{self.label}: {self.unit} {done}/{total}{speed}{left}{'; ' + words if words else ''}"
 
     def _print(self, now: float) -> None:
@@ -81,7 +81,8 @@ class Progress:
         self.close()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """m:ss, or h:mm:ss."""
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from divopd import homes
+
+homes.settle()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
@@ -17,7 +20,7 @@ OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 LONGEST = (
     "test_ray_workers", "test_workflow", "test_ray", "test_sharded", "test_scienceworld_jvm", "test_ray_nodes",
     "test_types", "test_ray_road", "test_cloning", "test_contract", "test_models", "test_html_browser",
-    "test_learner_scale", "test_figures",
+    "test_learner_scale", "test_figures", "test_console",
 )  # fmt: skip
 
 

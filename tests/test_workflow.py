@@ -122,6 +122,19 @@ def test_a_finished_suite_has_nothing_to_do_until_a_rule_changes(project: Path):
     assert {Path(path).parent.as_posix() for path in outputs} == {cell.run_dir().as_posix() for cell in cells}
 
 
+def test_divopd_run_ends_with_the_table_and_where_the_rest_lies(project: Path):
+    cells = finished(project)
+    command = [sys.executable, "-m", "divopd.cli", "run", "experiments/demo.yaml", "--cores", "2"]
+    env = os.environ | {"XDG_CACHE_HOME": str(project / ".xdg")}
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, env=env, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.startswith("demo: everything is there and up to date\n")
+    lines = run.stdout.splitlines()
+    assert lines[2].split()[:2] == ["Setting", "Method"]
+    assert [line.split()[0] for line in lines[3:12:3]] == sorted({cell.setting for cell in cells})
+    assert len(lines) < 20 and "results/demo/report.html" in run.stdout and "figures/demo/" in run.stdout
+
+
 @pytest.fixture
 def tiny_project(project: Path, tiny_cell: Callable[..., RunConfig]) -> Path:
     """The same project with a suite of one tiny setting and two methods: untrained models, seconds a cell."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from divopd.analysis import sweeps
 from divopd.analysis.report import report
 from divopd.runlog import RunLogError
+from divopd.worker_pool import WorkerPool
 
 
 def suites(results: Path) -> list[Path]:
     """The folders in `results` that hold a collected suite. Raises RunLogError where there is none."""
     found = [path.parent for path in sorted(results.glob("*/summary.csv"))]
     if not found:
-        raise RunLogError(f"{results} holds no collected suite; run `snakemake` or `divopd report` first")
+        raise RunLogError(f"{results} holds no collected suite; run `divopd run` or `divopd report` first")
     return found
 
 
@@ -28,7 +28,7 @@ def redraw(folders: Sequence[Path], figures: Path, jobs: int) -> Iterator[tuple[
     largest_first = sorted(folders, key=lambda folder: -(folder / "summary.csv").stat().st_size)
     whole = []
     # fork: pandas and matplotlib are imported once for all, and nothing has started a thread yet
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+    with WorkerPool(jobs, "fork") as pool:
         tasks = {pool.submit(_draw, folder, figures / folder.name): folder for folder in largest_first}
         for task in as_completed(tasks):
             if task.result() is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,8 +150,8 @@ def runs_left_out(out: Path) -> dict[str, str]:
 def _tables(out: Path) -> list[str]:
     counterparts = _counterparts(_load(out, "summary"))
     made, left_out = write_tables(lambda name: _load(out, name), counterparts, _starts(counterparts), out)
-    lines = [f"table {name} left out: needs {needs}" for name, needs in left_out.items()]
-    return [made["main"].markdown(), f"{len(made)} tables -> {out / 'tables'}/*.{{md,tex,csv}}", *lines]
+    lines = [made["main"].markdown(), f"{len(made)} tables -> {out / 'tables'}/*.{{md,tex,csv}}"]
+    return [*lines, *left_out_line("tables", left_out, out / "tables" / LEFT_OUT)]
 
 
 def _figures(out: Path, folder: Path) -> list[str]:
@@ -160,8 +161,17 @@ def _figures(out: Path, folder: Path) -> list[str]:
     written, left_out = style.draw(figures.makers(lambda name: _load(out, name), counterparts), folder)
     items = [f"- {name.replace('_', ' ')}: {why}" for name, why in left_out.items()]
     (folder / LEFT_OUT).write_text("\n".join(["Figures left out:\n", *items]) + "\n" if items else "", encoding="utf-8")
-    lines = [f"figure {name} left out: {why}" for name, why in left_out.items()]
-    return [f"{len(written) // 2} figures -> {folder}/*.{{png,pdf}}", *lines]
+    line = f"{len(written) // 2} figures -> {folder}/*.{{png,pdf}}"
+    return [line, *left_out_line("figures", left_out, folder / LEFT_OUT)]
+
+
+def left_out_line(kind: str, left_out: Mapping[str, str], details: Path) -> list[str]:
+    """One line for all tables or figures that were left out, with the command that one of them needs, if any."""
+    if not left_out:
+        return []
+    command = re.search(r"`([^`]+)`", " ".join(left_out.values()))
+    such = f", such as `{command[1]}`" if command else ""
+    return [f"{len(left_out)} {kind} left out, their runs are not there: {details} says what each needs{such}"]
 
 
 def _page(results: Path, out: Path, folder: Path) -> list[str]:

@@ -188,7 +188,7 @@ def sweep_facts(key: str, counterparts: Mapping[str, str]) -> pd.DataFrame:
 def sweep_needed(name: str, results: Path) -> str:
     """What to run for a sweep's table."""
     suite = f"experiments/sweeps/{SWEEPS[name][1]}.yaml"
-    return f"the sweep in {results}: `snakemake --cores 2 --configfile {suite}`, then the report again"
+    return f"the sweep in {results}: `divopd run {suite}`, then the report again"
 
 
 def _text(value: object) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +21,7 @@ from ..policies.hf import HFPolicy, load_model, load_tokenizer
 from ..prompts import Renderer, make_style
 from ..provenance import file_hash
 from ..seeds import rng, seed
+from ..worker_pool import WorkerPool
 from .demos import Demo, Labeller, collect
 from .model import ModelSize, new_model
 from .tokenizer import build_tokenizer
@@ -150,7 +149,7 @@ class Recipe:
             units = _units(stage, train_tasks(self.spec.env.model_copy(update={"train_tasks": stage.tasks})))
             shares = [units[i :: self.spec.workers] for i in range(self.spec.workers)]
             words = str(self.work / "tokenizer")
-            with ProcessPoolExecutor(self.spec.workers, mp_context=get_context("spawn")) as pool:
+            with WorkerPool(self.spec.workers, "spawn") as pool:
                 jobs = [
                     pool.submit(_play_share, self.spec, words, stage, habits, actor, path, share) for share in shares
                 ]

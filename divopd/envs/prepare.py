@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 
 from ..config import EnvConfig, RunConfig
+from ..worker_pool import WorkerPool
 from .registry import eval_tasks, make_envs, plugin, train_tasks
 
 
@@ -35,7 +35,7 @@ def prepare(cells: Iterable[RunConfig], workers: int, progress: Callable[[int, i
     work = [(env, tasks[i : i + 16]) for env, tasks in tasks_of(cells) for i in range(0, len(tasks), 16)]
     total = sum(len(tasks) for _, tasks in work)
     done = 0
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with WorkerPool(workers, "spawn") as pool:
         for job in as_completed([pool.submit(_load, *item) for item in work]):
             done += job.result()
             progress(done, total, "games compiled")

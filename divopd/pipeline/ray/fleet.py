@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from divopd.config import PlacementConfig, PolicyConfig, RunConfig, WorkersConfig
 from divopd.doctor import SetupError
+from divopd.pipeline.ray.own_cluster import start
 
 KINDS = ("explorer", "scorer", "learner", "evaluator")
 TRIES = 3  # deaths in a row of one worker, without a finished call between
@@ -209,7 +208,7 @@ def connect(placement: PlacementConfig) -> bool:
     if address is None and (address := os.environ.get("RAY_ADDRESS")):  # as Ray itself does
         named = "RAY_ADDRESS"
     if not address or address == "local":
-        _own_cluster(quiet, placement.patience)
+        start(quiet, placement.patience)
         return True
     # what this process was told about models and threads holds for its workers on every node
     told = {key: value for key, value in os.environ.items() if key.startswith(("HF_", "OMP_", "TOKENIZERS_", "NCCL_"))}
@@ -222,30 +221,6 @@ def connect(placement: PlacementConfig) -> bool:
             "set RAY_AUTH_MODE=token if it asks for tokens, or leave the address out"
         ) from error
     return True
-
-
-def _own_cluster(quiet: dict[str, Any], patience: float) -> None:
-    """A cluster of this machine alone. Ray gives it 30 seconds to come up, and leaves what does not make it behind: it
-    is started again, once in any case, and where it is but slow for as long as `patience` lasts.
-    """
-    import psutil
-    import ray
-
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 is for workers beside which somebody works
-    before = set(psutil.Process().children(recursive=True))
-    begin = time.monotonic()
-    for tries in itertools.count(1):
-        try:
-            ray.init(address="local", include_dashboard=False, **quiet)
-            return
-        except Exception as error:  # Ray raises plain ones
-            for process in set(psutil.Process().children(recursive=True)) - before:
-                process.kill()
-            busy = "timed out" in str(error) and time.monotonic() - begin < patience
-            if tries > 1 and not busy:
-                said = " ".join(str(error).split())[:200]
-                mend = "the machine may be too busy, or its memory or disk full; `ray start --head` shows more"
-                raise SetupError(f"no Ray cluster came up on this machine ({said}): {mend}") from error
 
 
 def demand(share: WorkersConfig) -> dict[str, float]:
