@@ -5,6 +5,7 @@ Defaults are the paper's (METHOD: arXiv 2609.34838 sections 3-5); what the paper
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+CHAT_DATE = datetime.date(2024, 7, 26)
+"""What Llama 3's chat templates print where they are told no date."""
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -95,6 +98,8 @@ class PromptConfig(Strict):
     # the chat grows (the paper), or every turn is one new prompt with the last `history_turns` observations and actions
     history: Literal["chat", "rewrite"] = Field(default="chat", exclude_if=lambda history: history == "chat")
     history_turns: PositiveInt = Field(default=2, exclude_if=lambda turns: turns == 2)
+    # today, to a chat template that asks for it: a run has the same prompts on every day
+    date: datetime.date = Field(default=CHAT_DATE, exclude_if=lambda date: date == CHAT_DATE)
 
     @property
     def max_tokens(self) -> int:

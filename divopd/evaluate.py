@@ -13,9 +13,8 @@ from . import runlog
 from .config import RunConfig
 from .envs.registry import eval_tasks, make_envs
 from .policies.base import Policy, PolicyError
-from .policies.hf import load_tokenizer
 from .policies.make import make_policy
-from .prompts import Renderer, make_style
+from .prompts import make_renderer
 from .rollout import PlaySettings, play
 from .runlog import RunLog, RunLogError, read_config
 from .seeds import rng
@@ -29,10 +28,9 @@ class Evaluator:
     def __init__(self, config: RunConfig, policy: Policy | None = None, watch: Stopwatch | None = None) -> None:
         torch.set_num_threads(config.threads)
         self.config = config
-        tokenizer = load_tokenizer(config.student)
-        self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
-        self.policy = policy or make_policy(config.student, self.renderer.eos, config.prompt.max_tokens)
         self.tasks = eval_tasks(config.env, config.evaluation.episodes)
+        self.renderer = make_renderer(config.student, config.prompt, config.env.name)
+        self.policy = policy or make_policy(config.student, self.renderer.ends, config.prompt.max_tokens)
         self.envs = make_envs(config.env, min(config.evaluation.batch, len(self.tasks)))
         self.watch = watch or Stopwatch()
         self.settings = PlaySettings(

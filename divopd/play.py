@@ -110,7 +110,7 @@ def watch(setting: Setting, policy: PolicyConfig, task: str, temperature: float,
     """One episode by a checkpoint, through the code that training plays with, then the teacher's view of each turn."""
     from .doctor import SetupError, checkpoint
     from .policies.hf import HFPolicy, load_model, load_tokenizer
-    from .prompts import Renderer, make_style
+    from .prompts import make_renderer
     from .rollout import PlaySettings, play, score
     from .seeds import rng
     from .timing import Stopwatch
@@ -121,8 +121,8 @@ def watch(setting: Setting, policy: PolicyConfig, task: str, temperature: float,
             raise SetupError(f"{needed.name}: {needed.detail}")
     tokenizer = load_tokenizer(policy)
     vocabulary = check_tokenizers(tokenizer, load_tokenizer(setting.teacher))
-    renderer = Renderer(tokenizer, make_style(setting.prompt, setting.env.name))
-    actor = HFPolicy(load_model(policy), renderer.eos)
+    renderer = make_renderer(policy, setting.prompt, setting.env.name, tokenizer)
+    actor = HFPolicy(load_model(policy), renderer.ends)
     limits = PlaySettings(
         setting.env.max_turns, setting.prompt.max_prompt_tokens, setting.prompt.max_response_tokens, temperature
     )

@@ -7,18 +7,19 @@ prompt is the tokens so far, and every turn of a rollout is a span of one token 
 
 from __future__ import annotations
 
+import datetime
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from .config import PromptConfig
+from .chat import read_chat
+from .config import CHAT_DATE, PolicyConfig, PromptConfig
 from .envs.base import Observation, Step
 from .templates import Past, PromptError, template_style
 
-__all__ = ["ChatStyle", "Past", "PromptError", "Renderer", "Style", "make_style"]
-
-_MARK = "\u241f"  # stands for a response while the template around it is looked up
+__all__ = ["ChatStyle", "Past", "PromptError", "Renderer", "Style", "make_renderer", "make_style"]
 
 
 class Style(Protocol):
@@ -82,44 +83,59 @@ def make_style(config: PromptConfig, env: str) -> Style:
 
 
 class Renderer:
-    """Tokens of an episode, from its chat template."""
+    """Tokens of an episode, from its chat template. `ends`: ids that end a response, the first closes a turn."""
 
-    def __init__(self, tokenizer: Any, style: Style) -> None:
+    def __init__(
+        self, tokenizer: Any, style: Style, declared: Sequence[int] = (), date: datetime.date = CHAT_DATE
+    ) -> None:
+        """`declared`: end ids of the checkpoint's generation_config; `date`: today, to the template.
+
+        Raises PromptError where the template cannot be used.
+        """
         self.tokenizer = tokenizer
         self.style = style
-        self.eos: int = tokenizer.eos_token_id
         self.rewrites: bool = getattr(style, "rewrites", False)
-        system, chat = getattr(style, "system", None), getattr(style, "chat", {})
-        user = {"role": "user", "content": _MARK}
-        first = [user] if system is None else [{"role": "system", "content": system}, user]
-        text = tokenizer.apply_chat_template(first, tokenize=False, add_generation_prompt=True, **chat)
-        self._head, self._open = text.split(_MARK)
-        turns = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, user]
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **chat)
-        # after the response: its end marker, which the policy samples itself, then the next user turn's opening
-        self._close = text.split(_MARK)[1].removeprefix(tokenizer.eos_token)
+        self.chat = read_chat(tokenizer, getattr(style, "system", None), getattr(style, "chat", {}), declared, date)
+        self.ends = self.chat.ends
+        self.eos = self.ends[0]
 
     def _ids(self, text: str) -> np.ndarray:
         return np.array(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
 
     def first(self, observation: Observation) -> np.ndarray:
         """Tokens of the first prompt, up to where the response starts."""
-        return self._ids(self._head + self.style.first(observation) + self._open)
+        return self._prompt(self.style.first(observation))
 
-    def follow(self, action: str, step: Step, truncated: bool) -> np.ndarray:
-        """Tokens between one response and the next; a truncated response gets the end marker that it lacks."""
-        text = self._close + self.style.follow(action, step) + self._open
-        return self._ids(self.tokenizer.eos_token + text if truncated else text)
+    def _prompt(self, text: str) -> np.ndarray:
+        return self._ids(self.chat.head + self.chat.fit(text) + self.chat.open)
+
+    def follow(self, action: str, step: Step, unclosed: bool) -> np.ndarray:
+        """Tokens between one response and the next; an `unclosed` one gets the end marker that it lacks."""
+        tokens = self._ids(self.chat.close + self.chat.fit(self.style.follow(action, step)) + self.chat.open)
+        return np.append(self.eos, tokens) if unclosed else tokens
 
     def again(self, past: Past, allowed: tuple[str, ...]) -> np.ndarray:
         """Tokens of a later turn's whole prompt, where history is rewritten."""
         style: Any = self.style
-        return self._ids(self._head + style.again(past, allowed) + self._open)
+        return self._prompt(style.again(past, allowed))
 
     def action(self, response: np.ndarray, allowed: tuple[str, ...]) -> str:
         """The command that a response names; the environment decides whether it means anything."""
-        return self.style.action(self.tokenizer.decode(response, skip_special_tokens=True), allowed)
+        ended = len(response) and response[-1] in self.ends  # by what the tokenizer may not call a special token
+        words = response[:-1] if ended else response
+        return self.style.action(self.tokenizer.decode(words, skip_special_tokens=True), allowed)
 
     def response(self, action: str, allowed: tuple[str, ...]) -> np.ndarray:
         """Tokens of the shortest response that names a command, its end marker included."""
         return np.append(self._ids(self.style.response(action, allowed)), self.eos)
+
+
+def make_renderer(policy: PolicyConfig, prompt: PromptConfig, env: str, tokenizer: Any = None) -> Renderer:
+    """The renderer of a checkpoint, which need not be loaded. Raises PolicyError or PromptError.
+
+    `tokenizer`: the checkpoint's, where it is loaded already.
+    """
+    from .policies.hf import declared_ends, load_tokenizer
+
+    tokenizer = tokenizer or load_tokenizer(policy)
+    return Renderer(tokenizer, make_style(prompt, env), declared_ends(policy), prompt.date)

@@ -73,7 +73,7 @@ class _Episode:
             turn.teacher_logprobs = sample.logprobs
         turn.response_truncated = sample.truncated
         turn.action = self.renderer.action(sample.tokens, self.allowed)
-        self._step(turn, sample.truncated)
+        self._step(turn, int(sample.tokens[-1]) != self.renderer.eos)
 
     def skip(self) -> None:
         """The prompt is past its limit: a turn without tokens and an empty action, a dead row."""
@@ -129,7 +129,7 @@ class _Episode:
         self.rollout.turns.append(turn)
         return turn
 
-    def _step(self, turn: Turn, truncated: bool) -> None:
+    def _step(self, turn: Turn, unclosed: bool) -> None:
         step: Step = self.env.step(turn.action)
         turn.reward, turn.valid_action, turn.progress = step.reward, step.valid, step.progress
         self.rollout.reward += step.reward
@@ -146,7 +146,7 @@ class _Episode:
             self.past.add(turn.action, step.text)
             self.tokens = self.renderer.again(self.past, step.allowed).tolist()
         elif not turn.prompt_truncated:
-            self.tokens.extend(self.renderer.follow(turn.action, step, truncated).tolist())
+            self.tokens.extend(self.renderer.follow(turn.action, step, unclosed).tolist())
 
     def _finish(self, stop: StopReason) -> None:
         self.over = True

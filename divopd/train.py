@@ -23,7 +23,7 @@ from .policies.base import PolicyError
 from .policies.hf import HFPolicy, load_model, load_tokenizer
 from .policies.make import make_policy
 from .policies.parity import Parity
-from .prompts import Renderer, make_style
+from .prompts import make_renderer
 from .provenance import identity
 from .rollout import PlaySettings, play, score
 from .rollouts import Direction, PrefixTurns, resolved_policy
@@ -74,7 +74,7 @@ class Trainer:
         self.policy.check(config.env.name)
         tokenizer, teacher_tokenizer = load_tokenizer(config.student), load_tokenizer(config.teacher)
         defined = check_tokenizers(tokenizer, teacher_tokenizer)
-        self.renderer = Renderer(tokenizer, make_style(config.prompt, config.env.name))
+        self.renderer = make_renderer(config.student, config.prompt, config.env.name, tokenizer)
         self.paths: Paths = {}
         if isinstance(self.policy, PrefixTurns):
             self.renderer.response("look", ())  # raises where the prompt has no words for an expert's action
@@ -86,7 +86,7 @@ class Trainer:
     def _build(self, config: RunConfig) -> None:
         defined = self._prepare(config)
         self.student, self.teacher = (
-            make_policy(policy, self.renderer.eos, config.prompt.max_tokens)
+            make_policy(policy, self.renderer.ends, config.prompt.max_tokens)
             for policy in (config.student, config.teacher)
         )
         self.teacher_vocabulary = self.teacher.vocabulary if config.prompt.score_unknown_ids else defined

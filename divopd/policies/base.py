@@ -23,11 +23,16 @@ class EngineLostError(PolicyError):
     """The process behind a policy has died. The policy is of no use any more; a new one may be."""
 
 
+def as_ends(ends: int | Sequence[int]) -> tuple[int, ...]:
+    """Token ids that end a response, of one or several."""
+    return (ends,) if isinstance(ends, int) else tuple(ends)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sampled response. `logprobs` are natural logs at temperature 1, whatever temperature drew the tokens."""
 
-    tokens: np.ndarray  # int64, ends with the end-of-turn token unless truncated
+    tokens: np.ndarray  # int64, ends with an end-of-turn token unless truncated
     logprobs: np.ndarray  # float32, same length
     truncated: bool
     version: int | None = None  # of the weights behind its first token, if they were given one; no token has older ones

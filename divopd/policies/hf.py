@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from ..config import PolicyConfig
-from .base import PolicyError, Sample, Spans
+from .base import PolicyError, Sample, Spans, as_ends
 from .lean import LeanDecoder, fits
 from .road import End, Way, gpu_of
 
@@ -50,8 +51,29 @@ def load_tokenizer(config: PolicyConfig) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(config.path, revision=config.revision)
-    except (OSError, ValueError) as error:
-        raise PolicyError(f"tokenizer of {config.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a malformed file raises whatever its reader does
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PolicyError(f"tokenizer of {config.path} cannot be loaded: {why}") from error
+
+
+def declared_ends(config: PolicyConfig) -> tuple[int, ...]:
+    """Ids with which the checkpoint says that a response ends: of generation_config.json, else of config.json.
+
+    Empty where neither is there or says so. Raises `PolicyError` for a file that is no JSON.
+    """
+    from transformers.utils import cached_file
+
+    for name in ("generation_config.json", "config.json"):
+        try:
+            file = cached_file(config.path, name, revision=config.revision)
+            said = json.loads(Path(file).read_text(encoding="utf-8")).get("eos_token_id") if file else None
+        except OSError:  # no such file
+            continue
+        except (ValueError, AttributeError) as error:
+            raise PolicyError(f"{name} of {config.path} is not a JSON object: restore it or fetch it again") from error
+        if said is not None:
+            return tuple(index for index in (said if isinstance(said, list) else [said]) if isinstance(index, int))
+    return ()
 
 
 def tied_weights(model: Any) -> set[str]:
@@ -61,13 +83,14 @@ def tied_weights(model: Any) -> set[str]:
 
 
 class HFPolicy:
-    """One model for sampling and scoring. `eos` ends a response, and fills what no real token sees."""
+    """One model for sampling and scoring. Any of `ends` ends a response; the first fills what no real token sees."""
 
     concurrent = False
 
-    def __init__(self, model: Any, eos: int, score_batch_tokens: int = 16_384) -> None:
+    def __init__(self, model: Any, ends: int | Sequence[int], score_batch_tokens: int = 16_384) -> None:
         self.model = model
-        self.eos = eos
+        self.ends = as_ends(ends)
+        self.eos = self.ends[0]
         self.score_batch_tokens = score_batch_tokens
         self.device = next(model.parameters()).device
         self.version: int | None = None
@@ -222,7 +245,7 @@ class HFSession:
             for i in np.flatnonzero(live):
                 tokens[i].append(int(chosen[i]))
                 logprobs[i].append(float(scores[i]))
-            live &= chosen != self.policy.eos
+            live &= ~np.isin(chosen, self.policy.ends)
             if not live.any() or step == max_tokens - 1:
                 break
             # A row that has ended appends nothing: its chunk is a hole.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..config import PolicyConfig
-from .base import PolicyError, Sample, Spans
+from .base import PolicyError, Sample, Spans, as_ends
 from .hf import load_model
 from .road import Way
 from .stage import shapes
@@ -22,13 +22,14 @@ UNLABELLED = "none"
 
 
 class VLLMPolicy:
-    """One engine for sampling and scoring. `eos` ends a response; no sequence has more than `tokens` tokens."""
+    """One engine for sampling and scoring. Any of `ends` ends a response; no sequence has more than `tokens`."""
 
     concurrent = True
 
-    def __init__(self, config: PolicyConfig, eos: int, tokens: int) -> None:
+    def __init__(self, config: PolicyConfig, ends: int | Sequence[int], tokens: int) -> None:
         import_vllm()  # before anything is loaded
-        self.config, self.eos = config, eos
+        self.config, self.ends = config, as_ends(ends)
+        self.eos = self.ends[0]
         self.layout = Layout(config)
         # one more: scoring a sequence makes vLLM sample a token after it
         self.limit = min((config.engine.max_tokens or tokens) + 1, self.layout.longest)
@@ -84,7 +85,7 @@ class VLLMPolicy:
 
         return {
             "output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False, "flat_logprobs": True,
-            # the checkpoint's own end tokens may be several: only ours ends a response, as in the other back end
+            # the renderer's ends (divopd/chat.py) end a response and no others do, as in the other back end
             "ignore_eos": True,
         }  # fmt: skip
 
@@ -93,7 +94,7 @@ class VLLMPolicy:
         from vllm import SamplingParams
 
         return SamplingParams(
-            temperature=temperature, max_tokens=max_tokens, seed=seed, logprobs=0, stop_token_ids=[self.eos],
+            temperature=temperature, max_tokens=max_tokens, seed=seed, logprobs=0, stop_token_ids=list(self.ends),
             **self._plain(),
         )  # fmt: skip
 
@@ -169,20 +170,20 @@ class VLLMSession:
         for row, new, draw in zip(rows, new_tokens, draws, strict=True):
             prompts.append(policy.checked([*self.tokens[row], *new], max_tokens))
             params.append(policy.sampling(temperature, max_tokens, int(draw.integers(1 << 63))))
-        samples = [_sample(output, policy.eos) for output in policy.engine.generate(prompts, params)]
+        samples = [_sample(output, policy.ends) for output in policy.engine.generate(prompts, params)]
         for row, prompt, sample in zip(rows, prompts, samples, strict=True):
             self.tokens[row] = [*prompt, *sample.tokens.tolist()]
         return samples
 
 
-def _sample(output: Any, eos: int) -> Sample:
+def _sample(output: Any, ends: Sequence[int]) -> Sample:
     done = output.outputs[0]
     tokens = np.array(done.token_ids, dtype=np.int64)
     logprobs = np.array(done.logprobs.logprobs, dtype=np.float32)
     if len(logprobs) != len(tokens) or list(done.logprobs.token_ids) != tokens.tolist():
         raise PolicyError(f"vLLM returned {len(logprobs)} log-probs for {len(tokens)} tokens")
     version = done.weight_versions[0].version if done.weight_versions else UNLABELLED
-    return Sample(tokens, logprobs, bool(tokens[-1] != eos), int(version) if version.isdecimal() else None)
+    return Sample(tokens, logprobs, int(tokens[-1]) not in ends, int(version) if version.isdecimal() else None)
 
 
 def _prompt_logprobs(output: Any) -> np.ndarray:

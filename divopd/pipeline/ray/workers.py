@@ -30,7 +30,7 @@ from divopd.policies.base import Sample, Session
 from divopd.policies.hf import load_model, load_tokenizer, tied_weights
 from divopd.policies.make import make_policy
 from divopd.policies.parity import Gap, Probes, gap
-from divopd.prompts import Renderer, make_style
+from divopd.prompts import make_renderer
 from divopd.rollout import PlaySettings, play, score
 from divopd.rollouts import Direction
 from divopd.timing import Stopwatch
@@ -74,8 +74,8 @@ class Explorer:
     def setup(self, config: RunConfig, home: Home) -> int:
         pid = check_in(config, home)
         pipeline = config.pipeline
-        self.renderer = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name))
-        self.policy = make_policy(config.student, self.renderer.eos, config.prompt.max_tokens)
+        self.renderer = make_renderer(config.student, config.prompt, config.env.name)
+        self.policy = make_policy(config.student, self.renderer.ends, config.prompt.max_tokens)
         self.settings = PlaySettings(config.env.max_turns, config.prompt.max_prompt_tokens,
                                      config.prompt.max_response_tokens, config.rollout_temperature)  # fmt: skip
         count = pipeline.tasks_per_step * pipeline.runs_per_task
@@ -135,8 +135,8 @@ class Scorer:
 
     def setup(self, config: RunConfig, home: Home) -> int:
         pid = check_in(config, home)
-        eos = Renderer(load_tokenizer(config.student), make_style(config.prompt, config.env.name)).eos
-        self.policy = make_policy(config.teacher, eos, config.prompt.max_tokens)
+        ends = make_renderer(config.student, config.prompt, config.env.name).ends
+        self.policy = make_policy(config.teacher, ends, config.prompt.max_tokens)
         self.vocabulary = teacher_vocabulary(config, self.policy.vocabulary)
         self.sessions: dict[RolloutId, Session] = {}
         return pid
