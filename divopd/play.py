@@ -108,7 +108,8 @@ class Spoken:
 def watch(setting: Setting, policy: PolicyConfig, task: str, temperature: float, seed: int, echo: Echo,
           wait: Callable[[], None]) -> bool:  # fmt: skip
     """One episode by a checkpoint, through the code that training plays with, then the teacher's view of each turn."""
-    from .doctor import SetupError, checkpoint
+    from .checks import checkpoint
+    from .doctor import SetupError
     from .policies.hf import HFPolicy, load_model, load_tokenizer
     from .prompts import make_renderer
     from .rollout import PlaySettings, play, score

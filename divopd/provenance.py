@@ -23,7 +23,8 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pandas", "pyarrow",
 # parts of the library that only read runs, or make what has a hash of its own (checkpoints, panels, cells)
 NOT_IN_RUNS = ("analysis", "audit", "blank.py", "checks.py", "cloning", "paper", "plan", "replay", "cli.py",
                "cli_audit.py", "cli_plan.py", "cli_play.py", "cli_replay.py", "cli_run.py", "console", "doctor.py",
-               "homes.py", "interrupts.py", "play.py", "scaffold.py", "suite.py", "worker_pool.py")  # fmt: skip
+               "homes.py", "interrupts.py", "play.py", "preflight.py", "scaffold.py", "suite.py",
+               "worker_pool.py")  # fmt: skip
 WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 

@@ -175,7 +175,7 @@ def read_template(path: Path) -> Template:
         have = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.yaml")))
         raise PromptError(f"prompt.template: no template {path.stem!r}; it is one of {have}, or a .yaml or .txt file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is no part of it
         content = {"rewrite": text} if path.suffix == ".txt" else yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"prompt.template: {path} cannot be read ({getattr(error, 'strerror', error)})") from error

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from divopd import doctor
+from divopd import checks, doctor
 from divopd.cli import main
 from divopd.config import PolicyConfig
 from divopd.progress import Progress
@@ -44,17 +44,16 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = {"name": "test", "settings": ["small"], "methods": ["vanilla"]}
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(content))
     (tmp_path / "models").mkdir()
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "panels").symlink_to(ROOT / "experiments" / "panels")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "suite.yaml"
 
 
 def checkpoints(root: Path) -> None:
-    """Files that look like checkpoints from outside."""
-    for name in ("student", "teacher"):
-        folder = root / "models" / name
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
-        (folder / "model.safetensors").write_bytes(b"")
+    """Those that the suite names, which are shipped ones."""
+    for name, shipped in (("student", "student-0.5m"), ("teacher", "teacher")):
+        (root / "models" / name).symlink_to(ROOT / "models" / "alfworld" / shipped)
 
 
 def test_help_is_quick_and_imports_nothing_heavy():
@@ -218,10 +217,10 @@ def test_doctor(suite: Path):
 def test_a_hub_id_is_not_a_missing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is looked for in the local cache, and on the hub unless HF_HUB_OFFLINE says not to."""
     monkeypatch.chdir(tmp_path)
-    check = doctor.checkpoint(PolicyConfig(path="Qwen/Qwen3-1.7B", revision="abc"))
+    check = checks.checkpoint(PolicyConfig(path="Qwen/Qwen3-1.7B", revision="abc"))
     assert not check.ok and "hf download Qwen/Qwen3-1.7B --revision abc" in check.detail
     for path in ("./here", "models/alfworld/student", str(tmp_path / "x")):
-        assert not doctor.checkpoint(PolicyConfig(path=path)).ok
+        assert not checks.checkpoint(PolicyConfig(path=path)).ok
 
 
 class Terminal(io.StringIO):

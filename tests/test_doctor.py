@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 
 from divopd import checks
 from divopd.blank import byte_tokenizer, write_model
@@ -173,6 +175,10 @@ def test_a_model_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (folder / "snapshots" / commit / "config.json").write_text("{}")
     policy = PolicyConfig(path="some/model")
     assert not checks.hub_model(policy).ok  # no weights yet
-    (folder / "snapshots" / commit / "model.safetensors").write_bytes(b"")
+    weights = folder / "snapshots" / commit / "model.safetensors"
+    save_file({"a": np.zeros(4)}, weights)
     check = checks.hub_model(policy)
     assert check.ok and commit[:12] in check.detail
+    weights.write_bytes(weights.read_bytes()[:-1])
+    check = checks.hub_model(policy)
+    assert not check.ok and "cut short" in check.detail and "--force-download" in check.detail

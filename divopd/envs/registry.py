@@ -1,17 +1,18 @@
 """Environments and task lists by configuration; each environment's packages are imported only when it is asked for.
 
 An environment is a folder divopd/envs/<name>/ whose plugin.py fills one seam: `Options` (what `env.options` may hold),
-`COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), and for small
-models `style` (few words), `words` (their tokenizer's), `players` (expert and novice, which label states) and `short`
-(the response that stands for a command among the allowed ones). One function is optional: `expert_path(config, env,
-task)`, the actions that win a task, found with an environment of its own or without; it raises `EnvError` for a task
-that has none (paths.py).
+`COMPILES` (whether tasks are prepared ahead of a suite), `make` (environments), `tasks` (a named split), `check_tasks`
+(raises for ids that the source has not), and for small models `style` (few words), `words` (their tokenizer's),
+`players` (expert and novice, which label states) and `short` (the response that stands for a command among the allowed
+ones). One function is optional: `expert_path(config, env, task)`, the actions that win a task, found with an
+environment of its own or without; it raises `EnvError` for a task that has none (paths.py).
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ..cloning.demos import Labeller
     from ..prompts import Style
 
-_RANGE = re.compile(r"(?P<stem>.+/)(?P<low>\d+):(?P<high>\d+)")
+RANGE = re.compile(r"(?P<stem>.+/)(?P<low>\d+):(?P<high>\d+)")
+_COMMENT = re.compile(r"(^|\s)#.*")
 
 
 class Plugin(Protocol):
@@ -35,6 +37,8 @@ class Plugin(Protocol):
     def make(self, config: EnvConfig, count: int) -> list[TextEnv]: ...
 
     def tasks(self, config: EnvConfig, split: str) -> list[str]: ...
+
+    def check_tasks(self, config: EnvConfig, tasks: Sequence[str]) -> None: ...
 
     def style(self) -> Style: ...
 
@@ -58,7 +62,7 @@ def make_envs(config: EnvConfig, count: int) -> list[TextEnv]:
 def train_tasks(config: EnvConfig) -> list[str]:
     """Training task ids: a range ("gen/train/0:2000"), a panel file, or a split that the environment names."""
     spec = config.train_tasks
-    if found := _RANGE.fullmatch(spec):
+    if found := RANGE.fullmatch(spec):
         tasks = [f"{found['stem']}{i}" for i in range(int(found["low"]), int(found["high"]))]
         if not tasks:
             raise EnvError(f"env.train_tasks: {spec} is empty: it runs from its first number to below its second")
@@ -68,21 +72,49 @@ def train_tasks(config: EnvConfig) -> list[str]:
     return plugin(config.name).tasks(config, spec)
 
 
+def require_tasks(config: EnvConfig, tasks: Sequence[str], where: str) -> None:
+    """Raise `EnvError`, which begins with `where`, for the first task id that the environment's source has not.
+
+    Starts no game and reads no large file: of WebShop's whole product set, only the form of an id is checked.
+    """
+    try:
+        plugin(config.name).check_tasks(config, tasks)
+    except EnvError as error:
+        raise EnvError(f"{where}: {error}") from error
+
+
 def eval_tasks(config: EnvConfig, episodes: int) -> list[str]:
-    """The first `episodes` tasks of the panel, in its order."""
-    tasks = read_panel(config.eval_panel)
-    if len(tasks) < episodes:
-        raise EnvError(f"panel {config.eval_panel} has {len(tasks)} tasks, evaluation asks for {episodes}")
+    """The first `episodes` tasks of the panel, in its order. Raises `EnvError` where the source lacks one of its."""
+    tasks = panel_tasks(config, episodes)
+    require_tasks(config, tasks, f"panel {config.eval_panel}")
     return tasks[:episodes]
 
 
+def panel_tasks(config: EnvConfig, episodes: int) -> list[str]:
+    """All tasks of the panel. Raises `EnvError` where it cannot be used, or has fewer than `episodes`."""
+    tasks = read_panel(config.eval_panel)
+    if len(tasks) < episodes:
+        raise EnvError(
+            f"panel {config.eval_panel} has {len(tasks)} tasks, evaluation asks for {episodes}: lower "
+            "evaluation.episodes or name a longer env.eval_panel"
+        )
+    return tasks
+
+
 def read_panel(path: str | Path) -> list[str]:
-    """Task ids of a panel file, one a line, `#` starts a comment. Raises `EnvError` if missing, empty or repeating."""
+    """Task ids of a panel file, one a line; `#` starts a comment, blanks around an id do not count.
+
+    Raises `EnvError` if the file is missing, no UTF-8 text, empty or repeating.
+    """
     try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise EnvError(f"panel {path} cannot be read ({error.strerror}): it lists task ids, one a line") from error
-    tasks = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not tasks or len(set(tasks)) < len(tasks):
-        raise EnvError(f"panel {path} is {'empty' if not tasks else 'not a list of distinct tasks'}")
+        text = Path(path).read_text(encoding="utf-8-sig")  # Windows editors begin a file with a byte-order mark
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise EnvError(f"panel {path} cannot be read ({why}): it lists task ids, one a line") from error
+    tasks = [task for line in text.splitlines() if (task := _COMMENT.sub("", line).strip())]
+    if not tasks:
+        raise EnvError(f"panel {path} is empty: it lists task ids, one a line")
+    task, times = Counter(tasks).most_common(1)[0]
+    if times > 1:
+        raise EnvError(f"panel {path} is not a list of distinct tasks: it has {task} {times} times")
     return tasks

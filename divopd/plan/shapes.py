@@ -72,10 +72,15 @@ _IDS = {"fnlp/Embodied_R1-ScienceWorld": _QWEN25_7B}  # the paper calls it a 7B 
 
 
 def shape_of(policy: PolicyConfig) -> Shape | None:
-    """The shape of a checkpoint; None for a hub id that is neither local nor in the table."""
+    """The shape of a checkpoint; None for a hub id that is neither local nor in the table, and for a config.json that
+    is damaged or does not say its sizes as Qwen does.
+    """
     config = Path(policy.path) / "config.json"
     if config.is_file():
-        return read_shape(json.loads(config.read_text()))
+        try:
+            return read_shape(json.loads(config.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, ValueError, ArithmeticError):
+            return None
     if policy.path in _IDS:
         return _IDS[policy.path]
     return next((shape for name, shape in SHAPES.items() if name in policy.path), None)

@@ -66,12 +66,17 @@ class OfficialGames:
         files = (path for path in folder.glob(f"*/*/{GAME_FILE}") if json.loads(path.read_text())["solvable"])
         return sorted(path.parent.relative_to(self.root).as_posix() for path in files)
 
-    def load(self, task: str) -> Game:
-        """Read one game file."""
+    def file(self, task: str) -> Path:
+        """The file of a game. Raises `EnvError` for a task that there is not."""
         path = self.root / task / GAME_FILE
         # A task id is a name, not a way out of the folder.
-        if ".." in Path(task).parts or not path.is_file():
+        if ".." in Path(task).parts or Path(task).is_absolute() or not path.is_file():
             raise EnvError(f"unknown ALFWorld task {task!r}: no {GAME_FILE} in {path.parent}")
+        return path
+
+    def load(self, task: str) -> Game:
+        """Read one game file."""
+        path = self.file(task)
         try:
             game: dict[str, Any] = json.loads(path.read_text())
             sentence = TASK_SENTENCE.search(game["grammar"])

@@ -30,8 +30,7 @@ def make(config: EnvConfig, count: int) -> list[TextEnv]:
 
     source: GameSource
     if config.source == "generated":
-        items = {key: tuple(value) if isinstance(value, list) else value for key, value in config.size.items()}
-        source = GeneratedGames(_size(tuple(sorted(items.items()))))
+        source = GeneratedGames(_generated_size(config))
     else:
         source = OfficialGames(Path(config.source))
     return [AlfworldEnv(source, Path(config.cache_dir) / "alfworld", config.engine) for _ in range(count)]
@@ -42,6 +41,22 @@ def tasks(config: EnvConfig, split: str) -> list[str]:
     from divopd.envs.alfworld.games import OfficialGames
 
     return OfficialGames(Path(config.source)).tasks(split)
+
+
+def check_tasks(config: EnvConfig, tasks: Sequence[str]) -> None:
+    """Raises `EnvError` for the first id that is no generated task's, or has no official game."""
+    from divopd.envs.alfworld.games import OfficialGames
+
+    if config.source != "generated":
+        official = OfficialGames(Path(config.source))
+        for task in tasks:
+            official.file(task)
+        return
+    from divopd.envs.alfworld.generate import task_type_of
+
+    _generated_size(config)
+    for task in tasks:
+        task_type_of(task)
 
 
 def style() -> Style:
@@ -85,6 +100,11 @@ def expert_path(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
     if not walkthrough:
         raise EnvError(f"the game file of {task} has no walkthrough")
     return list(walkthrough)
+
+
+def _generated_size(config: EnvConfig) -> GameSize:
+    items = {key: tuple(value) if isinstance(value, list) else value for key, value in config.size.items()}
+    return _size(tuple(sorted(items.items())))
 
 
 @cache

@@ -37,6 +37,18 @@ def tasks(config: EnvConfig, split: str) -> list[str]:
     return split_tasks(split)
 
 
+def check_tasks(config: EnvConfig, tasks: Sequence[str]) -> None:
+    """Raises `EnvError` for the first id that the game has not, or that names no sketch."""
+    from divopd.envs.scienceworld.games import parse_task
+    from divopd.envs.scienceworld.sketch import require_sketch
+
+    for task in tasks:
+        if config.source == "sketch":
+            require_sketch(task)
+        else:
+            parse_task(task)
+
+
 def style() -> Style:
     from divopd.envs.scienceworld.compact import CompactStyle
 

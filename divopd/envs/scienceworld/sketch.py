@@ -123,14 +123,19 @@ class _State:
     asked: str = ""
 
 
+def require_sketch(task: str) -> None:
+    """Raise `EnvError` for an id that names no sketch."""
+    if not re.fullmatch(r".+/\d+", task):
+        raise EnvError(f"a sketched task is named like clone/17, not {task!r}")
+
+
 class SketchEnv:
     """Short tasks by rule; a task is any name ending in "/number", from which its world is drawn."""
 
     name = "scienceworld"
 
     def reset(self, task: str) -> Observation:
-        if not re.fullmatch(r".+/\d+", task):
-            raise EnvError(f"a sketched task is named like clone/17, not {task!r}")
+        require_sketch(task)
         return self.play(draw_world(rng("scienceworld sketch", task)))
 
     def play(self, world: World) -> Observation:

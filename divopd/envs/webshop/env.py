@@ -10,6 +10,7 @@ from divopd.envs.webshop.fixes import Fixes
 from divopd.envs.webshop.goals import Goal
 from divopd.envs.webshop.pages import MODES, SEARCH, Mode
 from divopd.envs.webshop.session import Session, Shop
+from divopd.envs.webshop.splits import find_goal
 
 QUERY = "search[<query>]"  # stands for every search among the allowed actions
 ALL_FIXES = Fixes()
@@ -46,12 +47,7 @@ class WebshopEnv:
 
     def reset(self, task: str) -> Observation:
         """Start the task at the search page. Raises `EnvError` for an unknown task."""
-        goal = self._goals.get(task)
-        if goal is None:
-            example = next(iter(self._goals), "none")
-            raise EnvError(
-                f"unknown WebShop task {task!r}: ids are <split>/<number> as {example}; there are {len(self._goals)}"
-            )
+        goal = find_goal(self._goals, task)
         self._session = Session(self._shop, goal, self.fixes)
         self._last = ("", self._allowed(self._session))
         return Observation(text=self._session.text(), goal=goal.instruction, allowed=self._last[1])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from divopd.envs.webshop.goals import Goal
     from divopd.prompts import Style
 
+_LARGE = 64 * 2**20  # bytes of official files, which take seconds to read
 _ATTRIBUTES, _PEOPLE, _NOUNS = "items_ins_v2", "items_human_ins", "title_nouns"
 
 COMPILES = False  # the catalogue is made anew in less time than it is read
@@ -62,6 +63,29 @@ def tasks(config: EnvConfig, split: str) -> list[str]:
         known = ", ".join(dict.fromkeys(task.rpartition("/")[0] for task in names))
         raise EnvError(f"env.train_tasks: {split!r} is no split of this WebShop catalogue: it has {known}")
     return found
+
+
+def check_tasks(config: EnvConfig, tasks: Sequence[str]) -> None:
+    """Raises `EnvError` for the first id that the catalogue has not, or where one of the official files is missing.
+
+    The catalogue is read where it is small: of the whole product set only the form of an id is checked.
+    """
+    from divopd.envs.webshop.splits import find_goal, split_names
+
+    options = Options.model_validate(config.options)
+    if config.source != "generated":
+        folder = Path(config.source)
+        stems = ("items_shuffle", _ATTRIBUTES, *((_PEOPLE,) if options.goals == "people" else ()))
+        if sum(_file(folder, stem).stat().st_size for stem in stems) > _LARGE:
+            splits = split_names(_fixes(options))
+            for task in tasks:
+                split, _, number = task.rpartition("/")
+                if split not in splits or not number.isdecimal():
+                    raise EnvError(f"unknown WebShop task {task!r}: ids are <split>/<number>, of {', '.join(splits)}")
+            return
+    goals = _shop(config.source, options.model_dump_json())[1]
+    for task in tasks:
+        find_goal(goals, task)
 
 
 def style() -> Style:

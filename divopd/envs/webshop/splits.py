@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from divopd.envs.base import EnvError
 from divopd.envs.webshop.catalog import Catalog, Product
 from divopd.envs.webshop.fixes import Fixes
 from divopd.envs.webshop.goals import Goal
@@ -29,6 +30,19 @@ def tasks_of(catalog: Catalog, fixes: Fixes, eval_share: float = EVAL_SHARE, dra
         reach = Reach(catalog)
         splits = {name: [goal for goal in goals if reach(goal)] for name, goals in splits.items()}
     return {f"{name}/{number}": goal for name, goals in splits.items() for number, goal in enumerate(goals)}
+
+
+def split_names(fixes: Fixes) -> tuple[str, ...]:
+    """The splits that `tasks_of` makes."""
+    return ("train", "eval") if fixes.split_by_product else ("test", "dev", "train")
+
+
+def find_goal(goals: Mapping[str, Goal], task: str) -> Goal:
+    """The goal of a task id. Raises `EnvError` for a task that there is not."""
+    if task not in goals:
+        example = next(iter(goals), "none")
+        raise EnvError(f"unknown WebShop task {task!r}: ids are <split>/<number> as {example}; there are {len(goals)}")
+    return goals[task]
 
 
 def _by_number(goals: Sequence[Goal]) -> dict[str, Sequence[Goal]]:
