@@ -134,15 +134,22 @@ class TrainConfig(Strict):
 
 
 class PipelineConfig(Strict):
-    """The virtual clock's cost model. Seconds are virtual; only their ratios matter.
+    """Explorer steps, how they enter the queue and get weights; and the virtual clock's cost model, in virtual seconds,
+    of which only ratios matter.
 
-    One explorer step plays `tasks_per_step` tasks at once, each `runs_per_task` times, all with the weights published
-    last when it starts; a rollout joins the pool at the virtual time at which it ended and was scored.
+    One explorer step plays `tasks_per_step` tasks at once, each `runs_per_task` times, all with the same weights. It
+    is in flight until its slowest rollout has ended and been scored; then the explorer's next one starts.
     """
 
     tasks_per_step: PositiveInt = 16
     runs_per_task: PositiveInt = 1
-    explorers: PositiveInt = 1  # explorer steps in flight at once
+    steps_in_flight: PositiveInt = 1  # explorer steps at once; under ray the explorers are dealt out to them
+    # a step's rollouts join the queue together, when its slowest was scored, or each when it has ended and been scored
+    arrives: Literal["step", "rollout"] = "step"
+    order: Literal["ended", "task"] = "ended"  # inside a step that arrives as one: as its rollouts ended, or by task
+    # a step that could start while an update is under way waits for its weights, or takes those published last;
+    # None: wait where ray's weights travel directly, as in the code base that the paper most likely builds on
+    sync: Literal["wait", "latest"] | None = None
     turn_seconds: PositiveFloat = 0.3  # environment and scheduling, a turn
     response_token_seconds: NonNegativeFloat = 0.02  # decoding, a token of one rollout
     teacher_token_seconds: NonNegativeFloat = 0.0002  # scoring, a token of a finished rollout; reading, before it acts
@@ -151,8 +158,23 @@ class PipelineConfig(Strict):
     update_token_seconds: NonNegativeFloat = 0.0001  # a row token of its batch
     load: PositiveFloat | None = None  # arrival / drain to aim at: scales the explorer's speed (ours)
     save_every: PositiveInt = 20  # updates between resume points
-    # ray: real workers on real clocks (docs/ray.md); costs, `explorers` and `load` are the virtual clock's alone
+    # ray: real workers on real clocks (docs/ray.md); costs and `load` are the virtual clock's alone
     kind: Literal["virtual", "ray"] = Field(default="virtual", exclude_if=lambda kind: kind == "virtual")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "explorers" not in values:
+            return values
+        if "steps_in_flight" in values:
+            raise ValueError("explorers is the old name of steps_in_flight: give one of them")
+        return {"steps_in_flight" if key == "explorers" else key: value for key, value in values.items()}
+
+    @model_validator(mode="after")
+    def _orders_steps(self) -> PipelineConfig:
+        if self.order == "task" and self.arrives == "rollout":
+            raise ValueError("order: task needs arrives: step; rollouts that arrive one by one arrive as they end")
+        return self
 
 
 class WorkersConfig(Strict):
@@ -256,6 +278,26 @@ class RunConfig(Strict):
     target: Probability | None = None  # success rate to reach, for speedups; None: the default rule
     threads: PositiveInt = 1  # torch threads of this process
     placement: PlacementConfig = Field(PlacementConfig(), exclude_if=lambda placement: placement == PlacementConfig())
+
+    @model_validator(mode="after")
+    def _steps(self) -> RunConfig:
+        pipeline, count = self.pipeline, self.placement.explorers.count
+        if pipeline.kind == "ray" and pipeline.steps_in_flight > count:
+            raise ValueError(
+                f"pipeline.steps_in_flight: {pipeline.steps_in_flight} steps need as many explorers, and "
+                f"placement.explorers.count is {count}: an explorer plays one step at a time"
+            )
+        if pipeline.sync is None:  # resolved here, so that the log says what was done
+            sync = "wait" if pipeline.kind == "ray" and self.weights_directly else "latest"
+            object.__setattr__(self, "pipeline", pipeline.model_copy(update={"sync": sync}))
+        return self
+
+    @property
+    def weights_directly(self) -> bool:
+        """Whether Ray's explorers take weights from the learner directly. `auto`: where vLLM samples, whose memory is
+        another process's."""
+        asked = self.placement.weights
+        return asked == "direct" or (asked == "auto" and self.student.backend == "vllm")
 
     def run_dir(self, root: str | Path = "results") -> Path:
         """results/<suite>/<setting>/<env>/<method>/seed<n>"""

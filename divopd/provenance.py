@@ -26,6 +26,21 @@ NOT_IN_RUNS = ("analysis", "audit", "blank.py", "checks.py", "cloning", "paper",
                "homes.py", "interrupts.py", "play.py", "preflight.py", "scaffold.py", "suite.py",
                "worker_pool.py")  # fmt: skip
 WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
+# what runs did whose log does not say it: they were made before there was a choice
+UNSAID = {"arrives": "rollout", "order": "ended", "sync": "latest"}
+
+
+def logged(content: Any) -> Any:
+    """A run's config.yaml, completed where it is of before `UNSAID` was logged: then every Ray explorer had a step."""
+    pipeline = content.get("pipeline") if isinstance(content, dict) else None
+    if not isinstance(pipeline, dict) or UNSAID.keys() & pipeline.keys():
+        return content
+    pipeline = pipeline | UNSAID
+    if pipeline.get("kind") == "ray":
+        pipeline.pop("explorers", None)
+        count = content.get("placement", {}).get("explorers", {}).get("count", 1)
+        pipeline["steps_in_flight"] = count
+    return content | {"pipeline": pipeline}
 
 
 def file_hash(path: str | Path) -> str:
@@ -52,8 +67,19 @@ def checkpoint_hash(policy: PolicyConfig) -> str:
 
 
 def config_hash(config: RunConfig) -> str:
-    """SHA-256 of a resolved cell; does not depend on the order of keys."""
-    return hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+    """SHA-256 of a resolved cell; does not depend on the order of keys.
+
+    Older cells keep their hash: what they could not say is left out where it is what they did, and the number of steps
+    in flight goes by its old name. Under Ray it was that of the explorers, and `explorers` stood at its default.
+    """
+    cell = config.model_dump(mode="json")
+    pipeline = {key: value for key, value in cell["pipeline"].items() if (key, value) not in UNSAID.items()}
+    if config.pipeline.kind == "virtual":
+        pipeline["explorers"] = pipeline.pop("steps_in_flight")
+    elif pipeline["steps_in_flight"] == config.placement.explorers.count:
+        pipeline["explorers"] = 1
+        del pipeline["steps_in_flight"]
+    return hashlib.sha256(json.dumps(cell | {"pipeline": pipeline}, sort_keys=True).encode()).hexdigest()
 
 
 def rule_path(rule: str) -> Path:

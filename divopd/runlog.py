@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from divopd.config import RunConfig
 from divopd.files import RunLogError, atomic_write
-from divopd.provenance import identity, run_meta
+from divopd.provenance import identity, logged, run_meta
 from divopd.schema import OPTIONAL, SCHEMA_VERSION, SCHEMAS, TABLES, turn_row
 
 __all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
@@ -249,7 +249,7 @@ def read_config(run_dir: Path) -> RunConfig:
     """The resolved cell of a run."""
     path = run_dir / "config.yaml"
     try:
-        return RunConfig.model_validate(yaml.safe_load(path.read_text()))
+        return RunConfig.model_validate(logged(yaml.safe_load(path.read_text())))
     except FileNotFoundError as error:
         raise RunLogError(f"{path} is missing; run `divopd train` for this cell again") from error
     except (OSError, yaml.YAMLError, ValidationError) as error:

@@ -11,14 +11,14 @@ import difflib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import yaml
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from divopd.config import PipelineConfig, Probability, Strict, TrainConfig
-from divopd.pipeline.clock import CostModel
+from divopd.pipeline.clock import CostModel, arrivals
 from divopd.replay.source import Arrival, ReplayError, Rows, turns_of
 from divopd.seeds import rng
 from divopd.types import DropReason, Rollout
@@ -113,9 +113,6 @@ class StreamSpec(Strict):
     dead_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # turns without a scored token, besides the truncated
     tokens: Tokens
     scores: Scores
-    arrives: Literal["rollout", "step"] = (
-        "rollout"  # a rollout when it has ended, or all of an explorer step at its end
-    )
     pipeline: PipelineConfig = PipelineConfig()
     queue: Queue = Queue()
 
@@ -132,6 +129,8 @@ def read_stream(path: Path) -> StreamSpec:
         raise ReplayError(f"{path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ReplayError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if isinstance(content, dict) and "arrives" in content:
+        raise ReplayError(f"{path}: arrives stands under pipeline, as in a suite: write pipeline.arrives")
     try:
         spec = StreamSpec.model_validate(content)
     except ValidationError as error:
@@ -166,7 +165,7 @@ class Synthetic:
         self.spec, self.seed, self.name = spec, seed, spec.name
         self.train = TrainConfig(updates=spec.updates, **spec.queue.model_dump())
         self.pipeline = spec.pipeline
-        self.explorers = spec.pipeline.explorers
+        self.explorers = spec.pipeline.steps_in_flight
         self.costs = CostModel(spec.pipeline)
         self.rows = Rows()
         kinds = {True: spec.success_turns, False: spec.failure_turns or spec.success_turns}
@@ -186,11 +185,8 @@ class Synthetic:
         if step == 0:
             self.costs.aim(rollouts, self.train)
         seconds = [self.costs.generation(rollout) + self.costs.scoring(rollout) for rollout in rollouts]
-        end = now + max(seconds)
-        if self.spec.arrives == "step":  # in the order in which they ended
-            ended = [played[i] for i in np.argsort(seconds, kind="stable")]
-            return [(end, Arrival(ended, now, version))], end
-        return [(now + s, Arrival([turns], now, version)) for s, turns in zip(seconds, played, strict=True)], end
+        parts = [(now + after, [played[i] for i in numbers]) for after, numbers in arrivals(self.pipeline, seconds)]
+        return [(time, Arrival(turns, now, version)) for time, turns in parts], now + max(seconds)
 
     def block(self, step: int, version: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Columns of an explorer step's turns, rollout after rollout, and (rollouts,) turns of each."""

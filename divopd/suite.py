@@ -18,7 +18,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
-from divopd.config import LossConfig, RolloutConfig, RunConfig, Strict
+from divopd.config import LossConfig, PipelineConfig, RolloutConfig, RunConfig, Strict
+from divopd.provenance import logged
 from divopd.rollouts import policy_class, resolved_params
 from divopd.selection import load_rule
 
@@ -163,7 +164,7 @@ def read_config_file(path: Path) -> RunConfig:
     """One resolved cell, as a run log keeps it. Raises SuiteError that names the key."""
     content = read_yaml(path)
     check_keys(content, RunConfig, path)
-    return _validated(RunConfig, content, path)
+    return _validated(RunConfig, logged(content), path)
 
 
 def suite_spec(content: Mapping[str, Any], source: Path) -> SuiteSpec:
@@ -196,6 +197,8 @@ def check_keys(content: Any, model: type[BaseModel], source: Path, prefix: str =
     if not isinstance(content, Mapping):
         return
     for key, value in content.items():
+        if model is PipelineConfig and key == "explorers":  # the old name of steps_in_flight
+            continue
         if key not in model.model_fields:
             raise SuiteError(f"{source}: unknown key {prefix}{key!s}{_nearest(str(key), model.model_fields)}")
         for inner in _models(model.model_fields[key].annotation):

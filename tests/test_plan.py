@@ -166,13 +166,31 @@ def test_what_limits_a_cell(cells, monkeypatch: pytest.MonkeyPatch):
         return scaling.scale(run, stats, StageRates("hand", update_seconds=0.0, **(fields | change)), 8)
 
     slow_learner = at()
-    assert slow_learner.limit == "learner" and slow_learner.learner_busy > 0.9 and slow_learner.load > 3
+    assert slow_learner.limit == "learner" and slow_learner.learner_busy > 0.9 and slow_learner.load > 2
     slow_explorers = at(turn_seconds=100.0, train=1e6)
     assert slow_explorers.limit == "explorers" and slow_explorers.learner_busy < 0.1
     assert at(score=30.0, train=1e6).limit == "teacher"
     # one step of 16 rollouts outlives many versions of a fast learner: what it brings is too old when it comes
-    assert scaling.steps_in_flight(scaling.layout_of(64)) == 8 and scaling.steps_in_flight(scaling.layout_of(1)) == 1
-    assert scaling.episodes_a_gpu(scaling.layout_of(8)) == 4.0
+    steps = {n: scaling.steps_in_flight(run, scaling.layout_of(n)) for n in (1, 8, 64)}
+    assert steps == {1: 1, 8: 1, 64: 8}
+    assert scaling.episodes_a_gpu(run, scaling.layout_of(8)) == 4.0
+
+
+def test_a_plan_plays_the_cells_own_pipeline(cells, monkeypatch: pytest.MonkeyPatch):
+    """The suite's one step of 16 tasks on four engines, which arrives as one and waits for the update under way."""
+    run, played = find_cell(cells, "webshop-qwen2.5-3b", "divopd", 0), []
+    explorers = run.placement.explorers.count
+    assert explorers == 4 and run.pipeline.steps_in_flight == 1 and run.pipeline.tasks_per_step == 16
+    monkeypatch.setattr(scaling, "UPDATES", 3)
+    real = scaling.Synthetic
+    monkeypatch.setattr(scaling, "Synthetic", lambda spec, seed: (played.append(spec.pipeline), real(spec, seed))[1])
+    rates = StageRates("hand", 4.0, 1e-4, 0.1, 1e6, 1e3, 0.0)
+    other = run.pipeline.model_copy(update={"arrives": "rollout", "sync": "latest", "steps_in_flight": 2})
+    for cell_ in (run, run.model_copy(update={"pipeline": other})):
+        scaling.scale(cell_, stats_of(run), rates, 8)
+    assert [(p.steps_in_flight, p.arrives, p.order, p.sync) for p in played] == [
+        (1, "step", "ended", "wait"), (2, "rollout", "ended", "latest"),
+    ]  # fmt: skip
 
 
 def test_small_models_cost_what_their_runs_took(tmp_path: Path):

@@ -45,7 +45,11 @@ def test_its_own_rule_gives_a_run_again(rule: str, tmp_path: Path) -> None:
     same(outcome.turns, logged)
 
 
-@pytest.mark.parametrize("pipeline", [{"explorers": 3}, {"load": 0.6}, {"load": None, "runs_per_task": 2}])
+@pytest.mark.parametrize("pipeline", [
+    {"steps_in_flight": 3}, {"load": 0.6}, {"load": None, "runs_per_task": 2}, {"arrives": "rollout"},
+    {"arrives": "rollout", "steps_in_flight": 3}, {"order": "task"}, {"sync": "wait"},
+    {"sync": "wait", "steps_in_flight": 3}, {"sync": "wait", "arrives": "rollout"}, {"sync": "wait", "load": 0.6},
+])  # fmt: skip
 def test_its_own_rule_under_other_clocks(pipeline: dict[str, Any], tmp_path: Path) -> None:
     run_dir, batches = logged_run(tmp_path, "divopd", **pipeline)
     outcome = replay_run(Recorded(run_dir), RuleChoice.parse("divopd"))
@@ -90,8 +94,8 @@ def two_turn_rollouts(tasks: Sequence[Task], version: int, *_: Any) -> tuple[lis
     return out, 0
 
 
-CLOCK = {"tasks_per_step": 2, "turn_seconds": 1.0, "response_token_seconds": 0.0, "teacher_token_seconds": 0.0,
-         "update_seconds": 0.5, "update_token_seconds": 0.1, "load": None}  # fmt: skip
+CLOCK = {"tasks_per_step": 2, "arrives": "rollout", "turn_seconds": 1.0, "response_token_seconds": 0.0,
+         "teacher_token_seconds": 0.0, "update_seconds": 0.5, "update_token_seconds": 0.1, "load": None}  # fmt: skip
 
 
 def test_another_rules_clock_and_ages_by_hand(tmp_path: Path) -> None:

@@ -65,9 +65,10 @@ def real_turn(row: dict[str, Any], context: np.ndarray, name: Any, index: int, v
 
 
 @pytest.mark.parametrize("rule", ["vanilla", "divopd", "divopd_base", "top_b"])
-@pytest.mark.parametrize("explorers", [1, 3])
-def test_a_closed_stream_is_what_the_virtual_pipeline_does(rule: str, explorers: int) -> None:
-    spec = small(pipeline={"tasks_per_step": 5, "load": 2.0, "explorers": explorers})
+@pytest.mark.parametrize("arrives", [{}, {"arrives": "rollout"}, {"order": "task"}, {"sync": "wait"}])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_closed_stream_is_what_the_virtual_pipeline_does(rule: str, steps: int, arrives: dict[str, str]) -> None:
+    spec = small(pipeline={"tasks_per_step": 5, "load": 2.0, "steps_in_flight": steps} | arrives)
     values = {"train": {"updates": spec.updates, **spec.queue.model_dump()}, "pipeline": spec.pipeline.model_dump()}
     config = RunConfig.model_validate(cell(method=rule, seed=3).model_dump() | values)
     batches = drive(config, played(spec, 3))
@@ -76,7 +77,8 @@ def test_a_closed_stream_is_what_the_virtual_pipeline_does(rule: str, explorers:
 
 def test_a_steps_rollouts_can_arrive_at_once() -> None:
     def times(arrives: str) -> pd.Series[int]:
-        turns = replay_stream(small(arrives=arrives), RuleChoice.parse("vanilla"), 0).turns
+        spec = small(pipeline={"tasks_per_step": 5, "load": 2.0, "arrives": arrives})
+        turns = replay_stream(spec, RuleChoice.parse("vanilla"), 0).turns
         return turns.groupby("explorer_batch")["arrival_time"].nunique()
 
     assert (times("step") == 1).all() and (times("rollout") > 1).any()
@@ -96,7 +98,7 @@ def test_every_rule_replays_a_stream(rule: str) -> None:
 
 def test_online_and_final_use_of_rollouts_agree() -> None:
     """The use after the last update by the log's definition, and after update q by cutting a longer replay there."""
-    specs = [small(updates=n, arrives="step", queue={"batch_rows": 6}) for n in (12, 7)]
+    specs = [small(updates=n, queue={"batch_rows": 6}) for n in (12, 7)]
     longer, shorter = (replay_stream(spec, RuleChoice.parse("vanilla_256"), 2) for spec in specs)
     assert shorter.batches == longer.batches[:7]
     cut = longer.turns[longer.turns["arrival_time"] <= longer.updates["time_start"].iloc[6]].copy()

@@ -12,6 +12,7 @@ import yaml
 
 from divopd import runlog
 from divopd.analysis import runs
+from divopd.analysis.html.page import table_view
 from divopd.analysis.report import report
 from divopd.config import EnvConfig, EvalConfig, PipelineConfig, PolicyConfig, PromptConfig, TrainConfig
 from divopd.suite import load_suite
@@ -141,6 +142,26 @@ def test_runs_of_one_setting_made_otherwise_are_not_mixed(tmp_path: Path, change
     runs.check_comparable(found, by_method=[kind])  # the suite says that methods differ there
     moved = cell("alfworld-2m").model_copy(update=change)
     runs.check_comparable([found[0], runs.load_run(write_run(tmp_path, moved, updates=10))])  # another setting
+
+
+def test_runs_whose_rollouts_arrive_otherwise_are_not_mixed(tmp_path: Path):
+    """Not even those of two settings: one table shows them as one vanilla. What arrives how is said below it."""
+    by_rollout = cell("alfworld-2m", pipeline=PipelineConfig(arrives="rollout"))
+    found = [runs.load_run(write_run(tmp_path, config, updates=10)) for config in (cell(), by_rollout)]
+    with pytest.raises(runs.MixedRunsError, match=r"differ in arrivals \(arrives step / rollout\).*--allow arrivals"):
+        runs.check_comparable(found)
+    runs.check_comparable(found, ["arrivals"])
+    with pytest.raises(runs.MixedRunsError, match="differ in arrivals"):
+        runs.check_comparable(found, by_method=["pipeline"])  # then methods may differ, and these are one method
+    report(tmp_path, tmp_path / "out", tmp_path, "collect", allow=["arrivals"])
+    report(tmp_path, tmp_path / "out", tmp_path, "tables")
+    said = "Arrivals: by explorer step, its rollouts as they ended; and by rollout, as they end."
+    assert said in (tmp_path / "out" / "tables" / "main.md").read_text()
+    report(tmp_path, tmp_path / "out", tmp_path, "page")
+    assert said in (tmp_path / "out" / "report.md").read_text()
+    assert said in table_view(tmp_path / "out" / "tables" / "main.csv", titled=False)  # of report.html
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv")
+    assert summary["arrives"].tolist() == ["step", "rollout"] and set(summary["order"]) == {"ended"}
 
 
 def test_where_a_checkpoint_or_cache_lies_makes_no_difference(tmp_path: Path):

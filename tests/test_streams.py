@@ -47,7 +47,7 @@ def test_every_value_of_a_stream_says_where_it_comes_from() -> None:
             key, sign, value = line.partition(":")
             if line.startswith("  ") and not line.strip().startswith("#") and sign and value.strip():
                 assert "#" in value or key.strip() in (
-                    "explorers", "response_token_seconds", "teacher_token_seconds"
+                    "steps_in_flight", "response_token_seconds", "teacher_token_seconds"
                 ), (path.name, line)  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_runs_of_a_task_and_names() -> None:
 def test_an_explorer_steps_times() -> None:
     """One second a turn, a tenth a response token, a hundredth a token scored: the clock's cost model of a run."""
     costs = {"tasks_per_step": 4, "turn_seconds": 1.0, "response_token_seconds": 0.1, "teacher_token_seconds": 0.01}
-    stream = Synthetic(spec(pipeline=costs), 0)
+    stream = Synthetic(spec(pipeline=costs | {"arrives": "rollout"}), 0)
     arrivals, end = stream.explore(0, 0, 100.0)
     for time, arrival in arrivals:
         (turns,) = arrival.rollouts
@@ -167,10 +167,12 @@ def test_an_explorer_steps_times() -> None:
         assert time == pytest.approx(100 + len(turns) + 0.1 * tokens + 0.01 * turns[-1].end)
         assert arrival.version == 0
     assert end == max(time for time, _ in arrivals)
-    together, same_end = Synthetic(spec(pipeline=costs, arrives="step"), 0).explore(0, 0, 100.0)
+    together, same_end = Synthetic(spec(pipeline=costs), 0).explore(0, 0, 100.0)
     assert [time for time, _ in together] == [end] == [same_end]
     order = [turns[0].rollout for turns in together[0][1].rollouts]
     assert order == [a.rollouts[0][0].rollout for _, a in sorted(arrivals, key=lambda pair: pair[0])]
+    by_task, _ = Synthetic(spec(pipeline=costs | {"order": "task"}), 0).explore(0, 0, 100.0)
+    assert [turns[0].rollout for turns in by_task[0][1].rollouts] == sorted(order) != order
 
 
 def written(tmp_path: Path, change: Any) -> Path:
@@ -189,6 +191,8 @@ def written(tmp_path: Path, change: Any) -> Path:
         (lambda c: c["pipeline"].update(lod=1), "unknown key 'pipeline.lod'; did you mean 'load'?"),
         (lambda c: c["failure_turns"].update(men=1), "unknown key 'failure_turns.men'; did you mean 'mean'?"),
         (lambda c: c["success"].update(end=1.5), "success.end: Input should be less than or equal to 1"),
+        (lambda c: c.update(arrives="step"), "arrives stands under pipeline, as in a suite: write pipeline.arrives"),
+        (lambda c: c["pipeline"].update(arrives="batch"), "pipeline.arrives: Input should be 'step' or 'rollout'"),
         (lambda c: c.update(dead_share=1.0), "dead_share: Input should be less than 1"),
         (lambda c: c.pop("tokens"), "tokens: Field required"),
         (lambda c: c.pop("failure_turns"), "failure_stop is 0.1, so failure_turns must say"),

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from divopd.analysis import metrics
-from divopd.analysis.runs import MixedRunsError, Run
+from divopd.analysis.runs import ARRIVALS, MixedRunsError, Run
 from divopd.analysis.scores import RULES, SCORE, by_rule, final_of
 from divopd.analysis.simulate import peak_bias, smoothed
 from divopd.analysis.uncertainty import wilson
@@ -141,6 +141,7 @@ def summarise(curves: pd.DataFrame, runs: Iterable[Run], baseline: str = "vanill
         base = {run.config.seed: costs[run.path] for run in group if run.config.method.name == baseline}
         for run in group:
             row = _summary_row(run, data[run.path], horizon)
+            row |= {name: getattr(run.config.pipeline, name) for name in ARRIVALS}
             row |= {"baseline": baseline, "target": target, "target_rule": rule}
             row |= _cost_columns(costs[run.path], base.get(run.config.seed))
             rows.append({**row, **run.provenance})

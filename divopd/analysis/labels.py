@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import pandas as pd
+
 Marker = str | tuple[int, Literal[0, 1], int]  # as matplotlib's: corners, 0 for a polygon or 1 for a star, degrees
 
 
@@ -64,3 +66,21 @@ def look(method: str, methods: Iterable[str] = ()) -> Look:
 
 def label(method: str) -> str:
     return look(method).label
+
+
+_ARRIVALS = {
+    ("step", "ended"): "by explorer step, its rollouts as they ended",
+    ("step", "task"): "by explorer step, its rollouts by task",
+    ("rollout", "ended"): "by rollout, as they end",
+}
+
+
+def arrivals(summary: pd.DataFrame) -> list[str]:
+    """What to say of how rollouts of these runs arrived, on which vanilla's choice rests; of an older summary nothing.
+
+    `summary`: a row a run, with `arrives` and `order` of its pipeline.
+    """
+    if "arrives" not in summary:
+        return []
+    kinds = summary[["arrives", "order"]].drop_duplicates().itertuples(index=False, name=None)
+    return ["Arrivals: " + "; and ".join(_ARRIVALS[kind] for kind in kinds) + "."]

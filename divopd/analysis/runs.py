@@ -1,7 +1,8 @@
 """Which runs there are, and which of them may stand side by side.
 
 Runs of one setting must have been made alike but for what a method is: a difference in schema, code, panel,
-checkpoints, a method's rule file or a section of the configuration stops the report unless it is allowed by name.
+checkpoints, a method's rule file or a section of the configuration stops the report unless it is allowed by name. In
+how rollouts arrive (`pipeline.arrives` and `order`) all runs must be alike: what "vanilla" takes depends on it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from divopd.types import DropReason
 # sections of a RunConfig; "student" and "teacher" are also hashes, like "panel" and "rule_file"
 SECTIONS = ("train", "pipeline", "env", "prompt", "evaluation", "rollout_temperature", "student", "teacher")
 NOT_OF_THE_SUITE = "not a cell of the suite"
-MIXABLE = ("schema", "code", "panel", "rule_file", *SECTIONS)
+ARRIVALS = ("arrives", "order")  # of the section "pipeline", compared apart
+MIXABLE = ("schema", "code", "panel", "rule_file", "arrivals", *SECTIONS)
 
 
 class MixedRunsError(RuntimeError):
@@ -182,10 +184,10 @@ def check_comparable(runs: Sequence[Run], allow: Collection[str] = (), by_method
         if name not in MIXABLE:
             raise MixedRunsError(f"cannot allow {name!r} to differ; one of {', '.join(MIXABLE)}")
     for kind in MIXABLE:
-        # rules are compared within a method, panels within an environment, the rest within a setting
-        scope: tuple[str, ...] = {"rule_file": ("method",), "panel": ("env",)}.get(kind, ("setting",))
-        if kind in by_method:
-            scope = ("setting", "method")
+        # rules are compared within a method, panels within an environment, arrivals everywhere, the rest in a setting
+        scope: tuple[str, ...] = {"rule_file": ("method",), "panel": ("env",), "arrivals": ()}.get(kind, ("setting",))
+        if ("pipeline" if kind == "arrivals" else kind) in by_method:
+            scope = (*scope, "method")
         seen: dict[tuple[Any, ...], tuple[dict[str, Any], Run]] = {}
         for run in runs:
             value = _made_with(run, kind)
@@ -204,10 +206,15 @@ def _made_with(run: Run, kind: str) -> dict[str, Any]:
         return {"version": run.meta["schema"]}
     if kind == "code":  # logs of before it was kept have the commit alone
         return {"hash": (run.meta.get("code") or f"commit {run.meta['git']['commit']}")[:19]}
+    if kind == "arrivals":
+        return {name: getattr(run.config.pipeline, name) for name in ARRIVALS}
     digest = {"hash": (run.meta["identity"].get(kind) or "none")[:12]}
     if kind not in SECTIONS:
         return digest
     section = getattr(run.config, kind)
     if kind in ("student", "teacher"):
         return digest | section.model_dump(exclude={"path"})
-    return section.model_dump(exclude={"cache_dir"}) if hasattr(section, "model_dump") else {"value": section}
+    if not hasattr(section, "model_dump"):
+        return {"value": section}
+    left_out = {"env": {"cache_dir"}, "pipeline": set(ARRIVALS)}.get(kind, set())
+    return dict(section.model_dump(exclude=left_out))

@@ -16,9 +16,10 @@ from pydantic import BaseModel
 
 from divopd.analysis.compare import over_seeds
 from divopd.analysis.figures_sweep import TITLES, ordered_values, show, sweep_figure
-from divopd.analysis.labels import label, ordered
+from divopd.analysis.labels import arrivals, label, ordered
 from divopd.analysis.metrics import LAST
 from divopd.analysis.report import _counterparts, _load
+from divopd.analysis.runs import ARRIVALS
 from divopd.analysis.style import draw
 from divopd.analysis.table import DASH, Table, few, few_note, fewest, interval
 from divopd.analysis.tables_controls import FACTS, NONE, PERCENT, sweep_facts
@@ -116,6 +117,7 @@ def by_value(summary: pd.DataFrame, diagnostics: pd.DataFrame, cells: dict[tuple
             "final5_count": fewest(part),
             **{f"{name}_{side}": getattr(spread, side) for name in (*MEASURED, *ALSO)
                for spread in [over_seeds(part[name])] for side in ("low", "high")},
+            **{name: part[name].iloc[0] for name in ARRIVALS if name in part},
             "bound": "" if part["reached"].dropna().astype(bool).all() else ">",
             "diverged": int((part["status"] != "done").sum()),
         })  # fmt: skip
@@ -147,7 +149,7 @@ def sweep_tables(frame: pd.DataFrame, facts: pd.DataFrame, key: str) -> list[Tab
         f"batches' rows through the first evaluation at the target ({targets or 'none: the baseline does not rise'}), "
         "> where a seed never got there. Load: arrival over drain of the whole run.",
     ]
-    notes += few_note(frame)
+    notes += [*few_note(frame), *arrivals(frame)]
     tables = [Table(f"Sweep of {key}", header, shown, frame, notes)]
     if len(facts):
         tables.append(_reported_table(facts, key))

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from divopd.analysis import compare, metrics
-from divopd.analysis.labels import label, ordered
+from divopd.analysis.labels import arrivals, label, ordered
 from divopd.analysis.table import (
     DASH,
     REPORTED,
@@ -87,7 +87,7 @@ def main_table(
     header += [*SPEEDUPS.values(), "Reached", "Start (reported)", "Teacher (reported)", "Peak (reported)"]
     header += ["Final-5 (reported)", "Token speedup (reported)", "GPU speedup (reported)"]
     notes = [_SUCCESS_NOTE, _SPEEDUP_NOTE, f"{REPORTED} Teacher: its success there; ours is not logged."]
-    notes += few_note(summary)
+    notes += [*few_note(summary), *arrivals(summary)]
     if any(n["diverged"] for n in numbers):
         notes.append(
             "† Holds diverged runs, which count as success 0 after their last evaluation in nAUC, and in final-5 where "

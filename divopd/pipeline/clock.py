@@ -53,8 +53,19 @@ class CostModel:
         step = max(self.generation(r) + self.scoring(r) for r in rollouts) / self.slowdown
         row_tokens = sum(turn.row_tokens for turn in turns) / len(turns)
         update = self.config.update_seconds + self.config.update_token_seconds * row_tokens * train.batch_rows
-        arrival = self.config.explorers * len(turns) / step
+        arrival = self.config.steps_in_flight * len(turns) / step
         self.slowdown = arrival / (self.config.load * train.batch_rows / update)
+
+
+def arrivals(config: PipelineConfig, seconds: Sequence[float]) -> list[tuple[float, list[int]]]:
+    """When which rollouts of an explorer step join the queue, in this order: (seconds after the step's start, numbers).
+
+    `seconds`: from the step's start until each has ended and been scored, in the order of rollout ids.
+    """
+    numbers = range(len(seconds))
+    if config.arrives == "rollout":
+        return [(seconds[i], [i]) for i in numbers]
+    return [(max(seconds), list(numbers) if config.order == "task" else sorted(numbers, key=lambda i: seconds[i]))]
 
 
 def _tokens(turns: Sequence[Turn]) -> int:

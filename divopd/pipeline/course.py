@@ -115,7 +115,12 @@ class Course:
         self.totals["teacher_turns"] += len(taught)
         self.totals["teacher_generated_tokens"] += sum(turn.response_tokens for turn in taught)
 
-    def _arrive(self, rollout: Rollout) -> None:
+    def _arrive(self, rollouts: Sequence[Rollout]) -> None:
+        """Rollouts join the queue together, in this order, before anybody reads."""
+        for rollout in rollouts:
+            self._put(rollout)
+
+    def _put(self, rollout: Rollout) -> None:
         """The student's turns enter the pool; the teacher's and an expert's are only logged."""
         mine = [turn for turn in rollout.turns if turn.actor is Actor.STUDENT]
         self.pool.put(mine, self.now)

@@ -1,9 +1,11 @@
 """Explorers, teacher and learner on a deterministic discrete-event clock, in one process.
 
-Update q occupies [T_q, T_q+1) of virtual time. An explorer step plays its tasks with the weights published last when it
-starts; each rollout joins the pool when it has ended and been scored, all its turns together; the explorer's next step
-starts when the slowest rollout has ended. Everything between two events is computed as one real batch, so the clock
-costs nothing and the same seed gives the same events.
+Update q occupies [T_q, T_q+1) of virtual time. An explorer step ends when its slowest rollout has been scored. Its
+rollouts join the pool then, all at once (`pipeline.arrives: step`), or each when it has been scored (`rollout`). After
+that the explorer's next step starts, with the weights published last; where `pipeline.sync` is `wait` and an update is
+under way (its own arrival may just have set it off), it starts when that one's are published, before the next update.
+Everything between two events is computed as one real batch, so the clock costs nothing and the same seed gives the same
+events.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ..rollouts.student import Student
 from ..selection import Rule
 from ..timing import Stopwatch
 from ..types import Rollout
-from .clock import CostModel
+from .clock import CostModel, arrivals
 from .course import Course, Save, StarvedError, Task
 
 __all__ = ["StarvedError", "Task", "VirtualPipeline", "Workers"]
@@ -59,8 +61,12 @@ class VirtualPipeline(Course):
         self.costs = CostModel(config.pipeline)
         self._events: list[_Event] = []
         self._scheduled = 0
-        for _ in range(config.pipeline.explorers):
+        self._waiting: list[Any] = []  # loads of explorers that wait for the weights of the update under way
+        for _ in range(config.pipeline.steps_in_flight):
             self._schedule(0.0, "explore")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"_waiting": []} | state)  # which older resume points lack
 
     def _schedule(self, time: float, kind: str, load: Any = None) -> None:
         heapq.heappush(self._events, _Event(time, self._scheduled, kind, load))
@@ -77,10 +83,12 @@ class VirtualPipeline(Course):
                 if event.kind == "publish":
                     self._publish(event.load, workers, record)
                     return
-                if event.kind == "explore":
+                if event.kind == "explore" and self.config.pipeline.sync == "wait" and self._learner_busy:
+                    self._waiting.append(event.load)
+                elif event.kind == "explore":
                     self._explore(workers, event.load)
                 elif event.kind == "arrive":
-                    self._arrive(event.load)
+                    self._arrive([event.load] if isinstance(event.load, Rollout) else event.load)  # older resume points
                 self._learn(workers)
 
     def _explore(self, workers: Workers, ended: tuple[Sequence[Rollout], Moment] | None) -> None:
@@ -100,13 +108,13 @@ class VirtualPipeline(Course):
         self.steps += 1
         self._check_harvest(rollouts)
         self.totals["teacher_tokens"] += scored
-        longest = 0.0
         for rollout in rollouts:
             rollout.seconds = self._charge(rollout)
-            longest = max(longest, rollout.seconds)
             self.task_of[rollout.id] = rollout.task
-            self._schedule(self.now + rollout.seconds, "arrive", rollout)
-        self._schedule(self.now + longest, "explore", (rollouts, moment))
+        seconds = [rollout.seconds for rollout in rollouts]
+        for after, numbers in arrivals(config.pipeline, seconds):
+            self._schedule(self.now + after, "arrive", [rollouts[i] for i in numbers])
+        self._schedule(self.now + max(seconds), "explore", (rollouts, moment))
 
     def _charge(self, rollout: Rollout) -> float:
         """Add a rollout's costs to the totals; its virtual seconds to the end of scoring."""
@@ -134,5 +142,9 @@ class VirtualPipeline(Course):
         workers.publish()
         record(row)
         self._evaluate_updates(workers.save)
-        if not self.finished:
-            self._learn(workers)
+        if self.finished:
+            return
+        waiting, self._waiting = self._waiting, []
+        for ended in waiting:
+            self._explore(workers, ended)
+        self._learn(workers)

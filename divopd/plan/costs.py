@@ -75,7 +75,9 @@ class Flow:
 
 
 def flow(cell: RunConfig, stats: RolloutStats, rates: StageRates, layout: Layout) -> Flow:
-    """The pace of a cell. Explorers never wait: while the learner is busy they bring what they and the teacher can."""
+    """The pace of a cell. Explorers never wait, nor for weights (`pipeline.sync`, which scaling.py plays): while the
+    learner is busy they bring what they and the teacher can.
+    """
     rows = cell.train.batch_rows
     grows = cell.prompt.history == "chat"
     taken = paper_turns_per_rollout(cell.setting, cell.method.name) or _TAKEN

@@ -64,7 +64,9 @@ def cell_cost(cell: RunConfig, source: str | RatesFile) -> Cost:
     """A large model's cell on GPUs."""
     student, teacher = shapes_of(cell)
     layout = layout_of_cell(cell)
-    rates = rates_of(cell, source, cell.pipeline.tasks_per_step * cell.pipeline.runs_per_task / layout.rollout)
+    pipeline = cell.pipeline
+    episodes = pipeline.steps_in_flight * pipeline.tasks_per_step * pipeline.runs_per_task
+    rates = rates_of(cell, source, episodes / layout.rollout)
     alone = rates_of(cell, source if isinstance(source, RatesFile) else "assumed", cell.evaluation.batch)
     return cost(cell, student, teacher, stats_of(cell), rates, layout, alone)
 
@@ -138,7 +140,7 @@ def scaling_table(
         if cell.method.name not in methods:
             continue
         for n in gpus:
-            rates = rates_of(cell, source, episodes_a_gpu(layout_of(n)))
+            rates = rates_of(cell, source, episodes_a_gpu(cell, layout_of(n)))
             s = scale(cell, stats_of(cell), rates, n)
             rows.append((
                 cell.setting, cell.method.name, str(n), rates.source, f"{s.update_seconds:.1f}",

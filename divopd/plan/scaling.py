@@ -40,14 +40,14 @@ def layout_of(gpus: int) -> Layout:
     return Layout(*(gpus * part / sum(PAPER_LAYOUT) for part in PAPER_LAYOUT))
 
 
-def steps_in_flight(layout: Layout) -> int:
-    """Explorer steps at once: one on up to 4 rollout GPUs, as in the paper, and more in proportion."""
-    return max(1, round(layout.rollout / PAPER_LAYOUT[0]))
+def steps_in_flight(cell: RunConfig, layout: Layout) -> int:
+    """Explorer steps at once: the cell's on up to 4 rollout GPUs, the paper's, and more in proportion."""
+    return cell.pipeline.steps_in_flight * max(1, round(layout.rollout / PAPER_LAYOUT[0]))
 
 
-def episodes_a_gpu(layout: Layout) -> float:
-    """Episodes at once on one rollout GPU."""
-    return steps_in_flight(layout) * TASKS / max(layout.rollout, 1.0)
+def episodes_a_gpu(cell: RunConfig, layout: Layout) -> float:
+    """Episodes at once on one rollout GPU: each step is spread over its share of them."""
+    return steps_in_flight(cell, layout) * TASKS / max(layout.rollout, 1.0)
 
 
 def scale(cell: RunConfig, stats: RolloutStats, rates: StageRates, gpus: int) -> Scaled:
@@ -58,17 +58,20 @@ def scale(cell: RunConfig, stats: RolloutStats, rates: StageRates, gpus: int) ->
     layout = layout_of(gpus)
     pace = flow(cell, stats, rates, layout)
     slow = 1.0 / min(1.0, layout.rollout)  # of a stage that has a part of a GPU
-    crowd = max(1.0, episodes_a_gpu(layout) / rates.episodes)
+    crowd = max(1.0, episodes_a_gpu(cell, layout) / rates.episodes)
     behind = max(1.0, pace.teach / pace.explore)  # a teacher that does not keep up holds back what arrives
     pipeline = PipelineConfig(
-        explorers=steps_in_flight(layout),
+        steps_in_flight=steps_in_flight(cell, layout),
+        arrives=cell.pipeline.arrives,
+        order=cell.pipeline.order,
+        sync=cell.pipeline.sync,
         turn_seconds=rates.turn_seconds * slow * crowd,
         response_token_seconds=rates.token_seconds * slow,
         teacher_token_seconds=behind / (rates.score * min(1.0, layout.teacher)),
         update_seconds=pace.learn,  # of B rows on average; the rows of one batch differ
         update_token_seconds=0.0,
     )
-    spec = stream_of(cell).model_copy(update={"pipeline": pipeline, "arrives": "rollout"})
+    spec = stream_of(cell).model_copy(update={"pipeline": pipeline})
     episode = stats.turns * (pipeline.turn_seconds + stats.response * pipeline.response_token_seconds)
     rule = load_rule(cell.method.rule, cell.method.params)
     try:

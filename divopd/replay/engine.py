@@ -125,6 +125,7 @@ class Replay:
         self._now = self._idle_since = self._busy_seconds = 0.0
         self._drained = 0
         self._busy = False
+        self._waiting = 0  # explorers that wait for the weights of the update under way
 
     def run(self) -> Outcome:
         """Until the wanted number of updates is published, or a recorded stream has ended."""
@@ -137,6 +138,8 @@ class Replay:
             self._now = event.time
             if event.kind == "publish":
                 self._publish(event.load)
+            elif event.kind == "explore" and self.source.pipeline.sync == "wait" and self._busy:
+                self._waiting += 1
             elif event.kind == "explore":
                 self._explore()
             else:
@@ -213,6 +216,9 @@ class Replay:
         row["arrived_turns"] = self.pool.arrived
         row["arrival_rate"] = self.pool.arrived / self._now
         row["drain_rate"] = self._drained / self._busy_seconds
+        waiting, self._waiting = self._waiting, 0
+        for _ in range(waiting):
+            self._explore()
 
     def _turns(self) -> pd.DataFrame:
         turns = cast(list[StreamTurn], self.pool.all_turns)

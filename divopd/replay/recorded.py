@@ -55,10 +55,16 @@ class Recorded:
         ids = self.turns[["explorer_batch", "task_index", "run"]].to_numpy()
         first = np.flatnonzero(np.r_[True, (np.diff(ids, axis=0) != 0).any(axis=1)]).tolist()
         times, played_at = self.turns["arrival_time"].tolist(), self._played_at.tolist()
-        return [
-            (times[a], Arrival([turns_of(self.rows, range(a, b))], played_at[a]))
-            for a, b in zip(first, [*first[1:], len(ids)], strict=True)
-        ]
+        out: list[tuple[float, Arrival]] = []
+        step = None
+        for a, b in zip(first, [*first[1:], len(ids)], strict=True):
+            turns = turns_of(self.rows, range(a, b))
+            if self.pipeline.arrives == "step" and ids[a, 0] == step:
+                out[-1][1].rollouts.append(turns)
+            else:
+                out.append((times[a], Arrival([turns], played_at[a])))
+            step = ids[a, 0]
+        return out
 
     def explore(self, step: int, version: int, now: float) -> tuple[Sequence[tuple[float, Arrival]], float]:
         raise AssertionError("a recorded stream explores nothing")
@@ -71,7 +77,7 @@ class Recorded:
         """
         turns = self.turns
         ends = turns.groupby("explorer_batch")["arrival_time"].max()
-        free = [0.0] * self.pipeline.explorers
+        free = [0.0] * self.pipeline.steps_in_flight
         starts = {}
         for batch in range(int(ends.index.max()) + 1):
             starts[batch] = heapq.heappop(free) if free else 0.0

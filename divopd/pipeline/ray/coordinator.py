@@ -7,8 +7,9 @@ dropped. Any other worker's death costs what it was doing (loop.py).
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from divopd.evaluate import checkpoint_version
+from divopd.pipeline.course import Task
 from divopd.pipeline.ray.fleet import Seat, lanes
 from divopd.pipeline.ray.loop import Loop
 from divopd.pipeline.ray.weights import is_direct, unpack
-from divopd.rollouts import TeacherTurns
+from divopd.rollouts import Direction, TeacherTurns
 from divopd.types import Rollout, RolloutId
 
 if TYPE_CHECKING:
@@ -72,23 +74,32 @@ class Coordinator(Loop):
             if self.fleet.ready("learner") and not self.course.finished:
                 self._learn()
                 self._score()
-                for seat in self.fleet.ready("explorer"):
-                    if not seat.jobs and not self.publishing:
-                        self._explore(seat)
+                if not self.publishing:
+                    self._explore()
             for seat in self.fleet.ready("evaluator"):
                 if self.checkpoints and not seat.jobs:
                     path = self.checkpoints[0]
                     self._call(seat, seat.actor.evaluate.remote(str(path)), self._evaluated)
 
-    def _explore(self, seat: Seat) -> None:
+    def _explore(self) -> None:
+        """Deal out to idle explorers what is to be played, to each step its part of them."""
+        idle = [seat for seat in self.fleet.ready("explorer") if not seat.jobs]
         teachers = self.fleet.ready("scorer") if isinstance(self.course.policy, TeacherTurns) else []
         if isinstance(self.course.policy, TeacherTurns) and not teachers:
             return
-        if (work := self.course.next_tasks(self._save, len(self.in_flight))) is None:
-            return
-        direction, tasks = work
-        count, stamp = lanes(self.config), (self.epoch, self.course.version)
-        for i in range(min(count, len(tasks))):
+        while idle:
+            free = max(1, self.course.free)
+            if (work := self.course.next_tasks(self._save, len(self.in_flight))) is None:
+                return
+            direction, tasks = work
+            part = min(self.fleet.explorers_a_step, math.ceil(len(idle) / free))
+            now, idle = idle[:part], idle[part:]
+            for i, seat in enumerate(now[: len(tasks)]):
+                self._play(seat, tasks[i :: len(now)], direction, teachers)
+
+    def _play(self, seat: Seat, tasks: Sequence[Task], direction: Direction, teachers: Sequence[Seat]) -> None:
+        count, stamp = min(lanes(self.config), len(tasks)), (self.epoch, self.course.version)
+        for i in range(count):
             mine = tasks[i::count]
             names = [name for name, _, _ in mine]
             self.in_flight.update(names)
@@ -124,7 +135,8 @@ class Coordinator(Loop):
                 self._call(seat, seat.actor.score.remote(batch), self._scored, back)
 
     def _scored(self, result: tuple[list[Rollout], int, dict[str, float]]) -> None:
-        """Rollouts arrive one after another; the learner starts as soon as it may, as on the virtual clock."""
+        """What is scored arrives, or is held for its step; the learner starts as soon as it may, as on the virtual
+        clock."""
         rollouts, tokens, seconds = result
         self._charge(seconds)
         self.course.totals["teacher_tokens"] += tokens
@@ -143,18 +155,6 @@ class Coordinator(Loop):
             self.host.watch.seconds[stage] += spent
 
     # learner ---------------------------------------------------------------------------------------------------------
-
-    def _all(self, calls: Iterable[tuple[Seat, Any]], then: Callable[[list[Any]], None]) -> None:
-        """Calls to all ranks; `then` with their answers when the last is there."""
-        made, answers = list(calls), dict[int, Any]()
-
-        def done(i: int, answer: Any) -> None:
-            answers[i] = answer
-            if len(answers) == len(made):
-                then([answers[i] for i in range(len(made))])
-
-        for i, (seat, reference) in enumerate(made):
-            self._call(seat, reference, partial(done, i))
 
     def _start_learner(self) -> None:
         self.weights, self.probe = None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,6 +57,11 @@ class Fleet:
 
     def ready(self, kind: str) -> list[Seat]:
         return [seat for seat in self.of(kind) if seat.ready]
+
+    @property
+    def explorers_a_step(self) -> int:
+        """Explorers that a step's tasks are dealt out to, at most."""
+        return math.ceil(self.placement.explorers.count / self.config.pipeline.steps_in_flight)
 
     def fill(self, seat: Seat) -> None:
         """Put a new worker on a seat; `start` or `start_learner` must follow. What it held before ends."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from divopd.doctor import SetupError
@@ -73,6 +74,18 @@ class Loop:
             seat.since = self._tick()
         seat.jobs += 1
         self.jobs[reference] = Job(seat, self.epoch if seat.ready else None, done, undo)
+
+    def _all(self, calls: Iterable[tuple[Seat, Any]], then: Callable[[list[Any]], None]) -> None:
+        """Calls to all ranks; `then` with their answers when the last is there."""
+        made, answers = list(calls), dict[int, Any]()
+
+        def done(i: int, answer: Any) -> None:
+            answers[i] = answer
+            if len(answers) == len(made):
+                then([answers[i] for i in range(len(made))])
+
+        for i, (seat, reference) in enumerate(made):
+            self._call(seat, reference, partial(done, i))
 
     def _wait(self) -> None:
         """Wait for what ends first, and deal with all that has ended."""

@@ -17,7 +17,7 @@ NONE_TAKEN = {"direct": 0, "store": 0, "seconds": 0.0}
 
 @dataclass(slots=True)
 class Step:
-    """An explorer step under way: what has not arrived yet, and what has."""
+    """An explorer step in flight: what has not been played and scored yet, and what has, in this order."""
 
     direction: Direction
     missing: dict[RolloutId, str]
@@ -34,6 +34,7 @@ class RayCourse(Course):
         super().__init__(*args)
         self.open: dict[int, Step] = {}
         self.again: list[RolloutId] = []  # episodes of open steps whose explorer or scorer died
+        self.waiting = self.due = 0  # steps that wait for the weights of the update under way, or may take them now
         self.rollouts = 0  # arrived
         self.busy = dict.fromkeys(("explorer", "scorer", "learner", "evaluator"), 0.0)  # seconds, all workers of a kind
         self.taken = dict(NONE_TAKEN)
@@ -41,13 +42,15 @@ class RayCourse(Course):
 
     def __getstate__(self) -> dict[str, Any]:
         again = [name for step in self.open.values() for name in step.missing]
-        return self.__dict__ | {"again": again, "_learner_busy": False, "update": self.version}
+        idle = {"again": again, "_learner_busy": False, "update": self.version, "waiting": 0, "due": 0}
+        return self.__dict__ | idle
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"taken": dict(NONE_TAKEN)} | state)  # which older resume points lack
+        # which older resume points lack
+        self.__dict__.update({"taken": dict(NONE_TAKEN), "waiting": 0, "due": 0} | state)
 
     def next_tasks(self, save: Save, in_flight: int) -> tuple[Direction, list[Task]] | None:
-        """What an idle explorer plays now: what a dead one left undone, or the next step; None: it waits.
+        """What idle explorers play now: what a dead one left undone, or the next step; None: they wait.
 
         `in_flight`: episodes that are played or scored at the moment.
         """
@@ -58,13 +61,33 @@ class RayCourse(Course):
             step = self.open[number]
             tasks = [(name, step.missing[name], rng(self.config.seed, "sample", *name)) for name in names]
             return step.direction, tasks
-        if not self._admits(in_flight):
+        if self.free <= 0 or not self._admits(in_flight) or not self._synchronised():
             return None
         self._begin_step(save)
         direction, tasks = self._direct(), self._next_tasks()
         self.open[self.steps] = Step(direction, {name: task for name, task, _ in tasks})
         self.steps += 1
         return direction, tasks
+
+    @property
+    def free(self) -> int:
+        """Steps that may be in flight besides those that are."""
+        return self.config.pipeline.steps_in_flight - len(self.open)
+
+    def _synchronised(self) -> bool:
+        """Whether the next step may start: not while an update is under way whose weights it must have."""
+        if self.config.pipeline.sync == "latest" or not self._learner_busy:
+            self.due = 0
+            return True
+        if self.due:  # the learner goes on at once, and has given away what these steps waited for
+            self.due -= 1
+            return True
+        self.waiting = self.free
+        return False
+
+    def _published(self, row: dict[str, Any]) -> None:
+        super()._published(row)
+        self.waiting, self.due = 0, self.waiting
 
     def _admits(self, in_flight: int) -> bool:
         """Whether a turn of a step that starts now can still be read before it is stale (see docs/ray.md).
@@ -79,6 +102,8 @@ class RayCourse(Course):
         pool = train.batch_rows * (1 if self.rule.reads == "batch" else train.pool_factor)
         bound = pool + train.batch_rows * (self.version + train.max_staleness - self.update)
         coming = in_flight * self.pool.arrived / self.rollouts if self.rollouts else 0.0
+        if self.config.pipeline.arrives == "step":  # held until their step is whole
+            coming += sum(len(rollout.turns) for step in self.open.values() for rollout in step.arrived)
         return self.pool.usable(self.update, self.rule) + coming < bound
 
     def redo(self, names: Iterable[RolloutId]) -> None:
@@ -92,18 +117,23 @@ class RayCourse(Course):
         return step is not None and rollout.id in step.missing
 
     def arrive(self, rollout: Rollout) -> None:
-        """A scored episode joins the pool; the last of its step ends the step."""
-        number = rollout.id[0]
+        """A scored episode joins the pool, at once or with all of its step; the last of its step ends the step."""
+        number, pipeline = rollout.id[0], self.config.pipeline
         step = self.open[number]
         del step.missing[rollout.id]
         self.task_of[rollout.id] = rollout.task
-        self.rollouts += 1
         self._count_takeovers(rollout)
-        self._arrive(rollout)
         step.arrived.append(rollout)
+        if pipeline.arrives == "rollout":
+            self.rollouts += 1
+            self._arrive([rollout])
         if not step.missing:
             del self.open[number]
-            step.arrived.sort(key=lambda rollout: rollout.id)
+            by_task = sorted(step.arrived, key=lambda rollout: rollout.id)
+            if pipeline.arrives == "step":
+                self.rollouts += len(by_task)
+                self._arrive(by_task if pipeline.order == "task" else step.arrived)
+            step.arrived = by_task
             self._check_harvest(step.arrived)
             moment = step.direction.moment
             self.policy_state = self.policy.observe(step.arrived, moment, self.policy_state)

@@ -99,12 +99,18 @@ class RayTrainer(Trainer):
     def _explore(self, tasks: Sequence[Task], version: int, direction: Direction) -> tuple[list[Rollout], int]:
         import ray
 
-        explorer, scorer = self.fleet.of("explorer")[0].actor, self.fleet.of("scorer")[0].actor
+        scorer = self.fleet.of("scorer")[0].actor
         teacher = (0, 0, scorer) if isinstance(direction.policy, TeacherTurns) else None
-        weights = self.fleet.source(self.fleet.of("explorer")[0], self._published, 0)
-        played = ray.get(explorer.play.remote(tasks, (0, 1), (0, version), [weights], direction, teacher))
-        rollouts, scored, also = ray.get(scorer.score.remote(played.rollouts))
-        for stage, seconds in [*played.seconds.items(), *also.items()]:
+        part = self.fleet.explorers_a_step
+        calls = [
+            seat.actor.play.remote(tasks[i::part], (0, 1), (0, version), [self.fleet.source(seat, self._published, 0)],
+                                   direction, teacher)
+            for i, seat in enumerate(self.fleet.of("explorer")[: min(part, len(tasks))])
+        ]  # fmt: skip
+        played = _answers(calls)
+        together = sorted((rollout for each in played for rollout in each.rollouts), key=lambda rollout: rollout.id)
+        rollouts, scored, also = ray.get(scorer.score.remote(together))
+        for stage, seconds in [item for each in [*(p.seconds for p in played), also] for item in each.items()]:
             self.watch.seconds[stage] += seconds
         self.transcripts.note(rollouts, version)
         return rollouts, scored

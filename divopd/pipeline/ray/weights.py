@@ -51,9 +51,8 @@ def unpack(packed: Packed) -> dict[str, Tensor]:
 
 
 def is_direct(config: RunConfig) -> bool:
-    """Whether explorers take the direct road. `auto`: where vLLM samples, whose memory is another process's."""
-    asked = config.placement.weights
-    return asked == "direct" or (asked == "auto" and config.student.backend == "vllm")
+    """Whether explorers take the direct road."""
+    return config.weights_directly
 
 
 GROUP = "road"
