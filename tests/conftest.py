@@ -18,9 +18,9 @@ OFFICIAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
 LONGEST = (
-    "test_ray_workers", "test_workflow", "test_ray", "test_sharded", "test_scienceworld_jvm", "test_ray_nodes",
-    "test_types", "test_ray_road", "test_cloning", "test_contract", "test_models", "test_html_browser",
-    "test_learner_scale", "test_figures", "test_console",
+    "test_ray_workers", "test_workflow", "test_ray_spread", "test_ray", "test_sharded", "test_scienceworld_jvm",
+    "test_ray_nodes", "test_types", "test_ray_road", "test_cloning", "test_contract", "test_models",
+    "test_html_browser", "test_learner_scale", "test_figures", "test_console",
 )  # fmt: skip
 
 

@@ -39,18 +39,18 @@ class Arrivals:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.arrived: list[tuple[float, bytes]] = []
         self.batches: list[list[tuple[Any, int]]] = []
-        arrive, choose = RayCourse.arrive, RayCourse._choose
+        arrive, choose = RayCourse._arrive, RayCourse._choose
 
-        def noted(course: RayCourse, rollout: Any) -> None:
-            self.arrived.append((course.now, pickle.dumps(rollout)))
-            arrive(course, rollout)
+        def noted(course: RayCourse, rollouts: Any) -> None:
+            self.arrived.append((course.now, pickle.dumps(rollouts)))
+            arrive(course, rollouts)
 
         def chosen(course: RayCourse) -> Any:
             if (choice := choose(course)) is not None:
                 self.batches.append([(turn.rollout, turn.index) for turn in choice[0]])
             return choice
 
-        monkeypatch.setattr(RayCourse, "arrive", noted)
+        monkeypatch.setattr(RayCourse, "_arrive", noted)
         monkeypatch.setattr(RayCourse, "_choose", chosen)
 
 
@@ -65,8 +65,8 @@ def replayed(cell: RunConfig, arrived: list[tuple[float, bytes]], ends: pd.Serie
             return float(ends[virtual.update - 1]) - virtual.now
 
     virtual._events, virtual.costs = [], Taken()  # type: ignore[assignment]
-    for when, rollout in arrived:
-        virtual._schedule(when, "arrive", pickle.loads(rollout))
+    for when, rollouts in arrived:
+        virtual._schedule(when, "arrive", pickle.loads(rollouts))
 
     def learn(batch: Any, version: int) -> dict[str, float]:
         batches.append([(turn.rollout, turn.index) for turn in batch])
