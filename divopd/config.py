@@ -148,7 +148,7 @@ class PipelineConfig(Strict):
     arrives: Literal["step", "rollout"] = "step"
     order: Literal["ended", "task"] = "ended"  # inside a step that arrives as one: as its rollouts ended, or by task
     # a step that could start while an update is under way waits for its weights, or takes those published last;
-    # None: wait where ray's weights travel directly, as in the code base that the paper most likely builds on
+    # None: wait where ray's weights travel directly, on real clocks, as in Trinity-RFT under TCOD; else latest
     sync: Literal["wait", "latest"] | None = None
     turn_seconds: PositiveFloat = 0.3  # environment and scheduling, a turn
     response_token_seconds: NonNegativeFloat = 0.02  # decoding, a token of one rollout
@@ -288,7 +288,8 @@ class RunConfig(Strict):
                 f"placement.explorers.count is {count}: an explorer plays one step at a time"
             )
         if pipeline.sync is None:  # resolved here, so that the log says what was done
-            sync = "wait" if pipeline.kind == "ray" and self.weights_directly else "latest"
+            real = pipeline.kind == "ray" and self.placement.clock == "real"
+            sync = "wait" if real and self.weights_directly else "latest"
             object.__setattr__(self, "pipeline", pipeline.model_copy(update={"sync": sync}))
         return self
 

@@ -172,6 +172,7 @@ def test_the_default_of_sync_follows_the_way_of_the_weights():
     for placement, student, sync in (
         ({}, {}, "latest"),
         ({"weights": "direct"}, {}, "wait"),
+        ({"weights": "direct", "clock": "virtual"}, {}, "latest"),
         ({}, {"backend": "vllm"}, "wait"),
         ({"weights": "store"}, {"backend": "vllm"}, "latest"),
     ):

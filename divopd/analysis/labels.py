@@ -68,7 +68,8 @@ def label(method: str) -> str:
     return look(method).label
 
 
-_ARRIVALS = {
+# how rollouts arrived, by `pipeline.arrives` and `order`
+ARRIVED = {
     ("step", "ended"): "by explorer step, its rollouts as they ended",
     ("step", "task"): "by explorer step, its rollouts by task",
     ("rollout", "ended"): "by rollout, as they end",
@@ -83,4 +84,4 @@ def arrivals(summary: pd.DataFrame) -> list[str]:
     if "arrives" not in summary:
         return []
     kinds = summary[["arrives", "order"]].drop_duplicates().itertuples(index=False, name=None)
-    return ["Arrivals: " + "; and ".join(_ARRIVALS[kind] for kind in kinds) + "."]
+    return ["Arrivals: " + "; and ".join(ARRIVED[kind] for kind in kinds) + "."]

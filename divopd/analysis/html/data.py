@@ -14,7 +14,7 @@ import pandas as pd
 
 from divopd import runlog
 from divopd.analysis.html.fates import FATES, fates_at
-from divopd.analysis.labels import look, ordered
+from divopd.analysis.labels import ARRIVED, look, ordered
 from divopd.runlog import RunLogError
 
 ROOM = 7_000_000  # bytes of the page for all runs' details together
@@ -149,6 +149,7 @@ class RunDetails:
                 "updates": cell.train.updates, "rows a batch": cell.train.batch_rows,
                 "staleness limit": cell.train.max_staleness, "turn limit": cell.env.max_turns,
                 "prompt limit": cell.prompt.max_prompt_tokens, "learning rate": cell.train.learning_rate,
+                "arrivals": ARRIVED[cell.pipeline.arrives, cell.pipeline.order],
             },
             "hashes": self.meta["identity"], "git": self.meta["git"],
         }  # fmt: skip
