@@ -164,11 +164,10 @@ class PipelineConfig(Strict):
     @model_validator(mode="before")
     @classmethod
     def _old_name(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "explorers" not in values:
-            return values
-        if "steps_in_flight" in values:
+        if isinstance(values, dict) and {"explorers", "steps_in_flight"} <= values.keys():
             raise ValueError("explorers is the old name of steps_in_flight: give one of them")
-        return {"steps_in_flight" if key == "explorers" else key: value for key, value in values.items()}
+        named = {"explorers": "steps_in_flight"}
+        return {named.get(k, k): value for k, value in values.items()} if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _orders_steps(self) -> PipelineConfig:
@@ -283,10 +282,8 @@ class RunConfig(Strict):
     def _steps(self) -> RunConfig:
         pipeline, count = self.pipeline, self.placement.explorers.count
         if pipeline.kind == "ray" and pipeline.steps_in_flight > count:
-            raise ValueError(
-                f"pipeline.steps_in_flight: {pipeline.steps_in_flight} steps need as many explorers, and "
-                f"placement.explorers.count is {count}: an explorer plays one step at a time"
-            )
+            steps = f"pipeline.steps_in_flight: {pipeline.steps_in_flight} steps need as many explorers"
+            raise ValueError(f"{steps}, each plays one at a time, and placement.explorers.count is {count}")
         if pipeline.sync is None:  # resolved here, so that the log says what was done
             real = pipeline.kind == "ray" and self.placement.clock == "real"
             sync = "wait" if real and self.weights_directly else "latest"
@@ -295,10 +292,8 @@ class RunConfig(Strict):
 
     @property
     def weights_directly(self) -> bool:
-        """Whether Ray's explorers take weights from the learner directly. `auto`: where vLLM samples, whose memory is
-        another process's."""
-        asked = self.placement.weights
-        return asked == "direct" or (asked == "auto" and self.student.backend == "vllm")
+        """Whether Ray's explorers take weights from the learner directly (`placement.weights`)."""
+        return self.placement.weights == "direct" or self.placement.weights == "auto" and self.student.backend == "vllm"
 
     def run_dir(self, root: str | Path = "results") -> Path:
         """results/<suite>/<setting>/<env>/<method>/seed<n>"""
