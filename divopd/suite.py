@@ -4,8 +4,9 @@ A cell is merged from layers, the later winning key by key: the defaults of `Run
 setting's file, the suite's `overrides` for that setting, the method's `config`. Every layer is checked by itself, so
 that an error names the file and the key as they stand there.
 
-A method is what the suite says under its name, on top of experiments/methods/<name>.yaml where there is one (unless the
-suite names a rule itself); without either it is the rule of that name with the student's rollouts and the paper's loss.
+A method is what the suite says under its name, on top of methods/<name>.yaml where there is one (unless the suite names
+a rule itself); without either it is the rule of that name with the student's rollouts and the paper's loss. Where files
+are looked for: divopd/lookup.py.
 """
 
 from __future__ import annotations
@@ -13,84 +14,31 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import ValidationError
 
-from divopd.config import LossConfig, PipelineConfig, RolloutConfig, RunConfig, Strict
+from divopd.config import LossConfig, RunConfig
+from divopd.lookup import find, located, looked_in, nearest, stems, with_files
 from divopd.provenance import logged
 from divopd.rollouts import policy_class, resolved_params
-from divopd.selection import load_rule
+from divopd.selection import load_rule, rule_files
+from divopd.suite_spec import (
+    LAYER_KEYS,
+    MethodSpec,
+    PresetSpec,
+    SettingSpec,
+    SuiteError,
+    check_keys,
+    read_setting,
+    read_yaml,
+    setting_name,
+    suite_spec,
+    validated,
+)
 
-T = TypeVar("T", bound=BaseModel)
-# what a layer may set; the rest of a RunConfig comes from the grid itself
-LAYER_KEYS = frozenset(RunConfig.model_fields) - {"suite", "setting", "method", "seed"}
-
-
-class SuiteError(ValueError):
-    """A suite or setting file cannot be used; one line that names file, key and mend."""
-
-
-class PresetSpec(Strict):
-    """A method's file: a rule, how explorers play, a loss. `rule` defaults to the method's own name."""
-
-    description: str = ""
-    rule: str | None = None
-    params: dict[str, Any] = {}
-    rollout: RolloutConfig = RolloutConfig()
-    loss: LossConfig = LossConfig()
-
-
-class MethodSpec(PresetSpec):
-    """One method of a suite."""
-
-    config: dict[str, Any] = {}
-
-
-class RecoverySpec(Strict):
-    """Teacher recovery of a setting: p, m and warm-up (paper section on teacher recovery)."""
-
-    patience: PositiveInt
-    max_turns: PositiveInt
-    warmup_updates: NonNegativeInt = 0
-
-
-class SettingSpec(Strict):
-    """One teacher -> student setting: its own values, and in `config` whatever else its file sets of a RunConfig."""
-
-    cap: PositiveInt | None = None  # k: turns a rollout may give on the first sweeps
-    recovery: RecoverySpec | None = None
-    paper_setting: str | None = None  # the paper's setting shown beside this one
-    # the paper's student_initial_success and teacher_success in percent: shown in the main table, used for nothing
-    reported: dict[str, float] = {}
-    config: dict[str, Any] = {}
-
-
-class SuiteSpec(Strict):
-    """A suite file."""
-
-    name: str
-    description: str = ""
-    settings: list[str]
-    methods: list[str] | dict[str, MethodSpec | None]
-    seeds: list[NonNegativeInt] = [0]
-    baseline: str = "vanilla"  # the method that speedups compare with
-    allow: list[str] = []  # what runs of this suite may differ in, as `divopd report --allow` (analysis/runs.py)
-    common: dict[str, Any] = {}
-    overrides: dict[str, dict[str, Any]] = {}
-    sweep: str | None = None  # dotted key of a cell by which its methods are compared (analysis/sweeps.py)
-
-    @property
-    def method_specs(self) -> dict[str, MethodSpec]:
-        if isinstance(self.methods, list):
-            return {name: MethodSpec() for name in self.methods}
-        return {name: method or MethodSpec() for name, method in self.methods.items()}
-
-    @property
-    def sections_by_method(self) -> set[str]:
-        """Sections of a RunConfig that some method sets for itself: there methods differ on purpose."""
-        return {section for method in self.method_specs.values() for section in method.config}
+__all__ = ["SettingSpec", "SuiteError", "expand", "find_cell", "load_suite", "merge", "read_config_file",
+           "read_setting", "read_yaml", "suite_spec"]  # fmt: skip
 
 
 def load_suite(path: str | Path) -> list[RunConfig]:
@@ -99,38 +47,43 @@ def load_suite(path: str | Path) -> list[RunConfig]:
 
 
 def expand(content: Mapping[str, Any], source: Path) -> list[RunConfig]:
-    """The cells of a suite already read; settings/*.yaml lie beside `source`, its file, or one folder up."""
+    """The cells of a suite already read from `source`, its file."""
     spec = suite_spec(content, source)
-    settings = _beside(source, "settings")
-    methods = {name: _with_preset(name, method, source) for name, method in spec.method_specs.items()}
+    place = source if spec.beside is None else source.parent / spec.beside
+    methods = {name: _with_preset(name, method, place) for name, method in spec.method_specs.items()}
     cells = []
-    for name in spec.settings:
-        file = settings / f"{name}.yaml"
+    for entry, name in zip(spec.settings, spec.setting_names, strict=True):
+        file = _setting_file(entry, source, place)
         setting = read_setting(file)
         for method, method_spec in methods.items():
             layers = [(source, "common", spec.common), (file, "", setting.config),
                       (source, f"overrides.{name}", spec.overrides.get(name, {})),
                       (source, f"methods.{method}.config", method_spec.config)]  # fmt: skip
-            grid = {"suite": spec.name, "setting": name, "method": _method(method, method_spec, setting, source)}
-            cells += [_resolve(layers, {**grid, "seed": seed}) for seed in spec.seeds]
+            chosen = _method(method, method_spec, setting, source, place)
+            grid = {"suite": spec.name, "setting": name, "method": chosen}
+            cells += [with_files(_resolve(layers, {**grid, "seed": seed}), place) for seed in spec.seeds]
     return cells
 
 
-def _beside(source: Path, name: str) -> Path:
-    """The folder `name` beside a suite's file, or one folder up."""
-    folders = [folder / name for folder in (source.parent, source.parent.parent)]
-    return next((folder for folder in folders if folder.is_dir()), folders[0])
+def _setting_file(entry: str, source: Path, place: Path) -> Path:
+    """A setting's file: settings/<name>.yaml, or the path as it stands where it is one."""
+    file = f"{entry.removesuffix('.yaml')}.yaml"
+    found = find([f"settings/{file}", *([file] if entry != setting_name(entry) else [])], place)
+    if found is None:
+        hint = nearest(entry, stems("settings", place))
+        raise SuiteError(f"{source}: settings/{file}: no such file; {looked_in(place)}{hint}")
+    return found
 
 
-def _with_preset(name: str, spec: MethodSpec, source: Path) -> MethodSpec:
+def _with_preset(name: str, spec: MethodSpec, place: Path) -> MethodSpec:
     """What the suite says of a method, on top of the method's file."""
-    path = _beside(source, "methods") / f"{name}.yaml"
-    if spec.rule is not None or not path.is_file():
+    path = find([f"methods/{name}.yaml"], place)
+    if spec.rule is not None or path is None:
         return spec
     content = read_yaml(path)
     check_keys(content, PresetSpec, path)
-    _validated(PresetSpec, content, path)
-    return _validated(MethodSpec, merge(content, spec.model_dump(exclude_unset=True)), path)
+    validated(PresetSpec, content, path)
+    return validated(MethodSpec, merge(content, spec.model_dump(exclude_unset=True)), path)
 
 
 def find_cell(cells: Iterable[RunConfig], setting: str, method: str, seed: int) -> RunConfig:
@@ -142,72 +95,22 @@ def find_cell(cells: Iterable[RunConfig], setting: str, method: str, seed: int) 
         ("seed", str(seed), [str(c.seed) for c in cells]),
     ):
         if wanted not in have:
-            raise SuiteError(f"no {label} {wanted!r} in this suite{_nearest(wanted, have)}")
+            raise SuiteError(f"no {label} {wanted!r} in this suite{nearest(wanted, have)}")
     return next(c for c in cells if (c.setting, c.method.name, c.seed) == (setting, method, seed))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping. Raises SuiteError for a missing or malformed file."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        have = sorted(p.stem for p in path.parent.glob("*.yaml"))
-        raise SuiteError(f"{path}: no such file{_nearest(path.stem, have)}") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise SuiteError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise SuiteError(f"{path}: expected a mapping of keys")
-    return content
 
 
 def read_config_file(path: Path) -> RunConfig:
     """One resolved cell, as a run log keeps it. Raises SuiteError that names the key."""
     content = read_yaml(path)
     check_keys(content, RunConfig, path)
-    return _validated(RunConfig, logged(content), path)
+    return validated(RunConfig, logged(content), path)
 
 
-def suite_spec(content: Mapping[str, Any], source: Path) -> SuiteSpec:
-    """The suite file's own keys, checked."""
-    check_keys(content, SuiteSpec, source)
-    spec = _validated(SuiteSpec, content, source)
-    for name in spec.overrides:
-        if name not in spec.settings:
-            raise SuiteError(f"{source}: overrides.{name}: not a setting of this suite{_nearest(name, spec.settings)}")
-    if spec.baseline not in spec.methods:
-        hint = _nearest(spec.baseline, spec.methods)
-        raise SuiteError(f"{source}: baseline: {spec.baseline!r} is not a method of this suite{hint}")
-    return spec
-
-
-def read_setting(path: Path) -> SettingSpec:
-    """A setting's file: SettingSpec's keys and RunConfig's sections side by side."""
-    content = read_yaml(path)
-    own = {key: value for key, value in content.items() if key in SettingSpec.model_fields and key != "config"}
-    rest = {key: value for key, value in content.items() if key not in own}
-    for key in rest:
-        if key not in LAYER_KEYS:
-            valid = LAYER_KEYS | (SettingSpec.model_fields.keys() - {"config"})
-            raise SuiteError(f"{path}: unknown key {key!r}{_nearest(key, valid)}")
-    return _validated(SettingSpec, {**own, "config": rest}, path)
-
-
-def check_keys(content: Any, model: type[BaseModel], source: Path, prefix: str = "") -> None:
-    """Raise SuiteError for the first key that the model does not have, at any depth."""
-    if not isinstance(content, Mapping):
-        return
-    for key, value in content.items():
-        if model is PipelineConfig and key == "explorers":  # the old name of steps_in_flight
-            continue
-        if key not in model.model_fields:
-            raise SuiteError(f"{source}: unknown key {prefix}{key!s}{_nearest(str(key), model.model_fields)}")
-        for inner in _models(model.model_fields[key].annotation):
-            check_keys(value, inner, source, f"{prefix}{key}.")
-
-
-def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path) -> dict[str, Any]:
+def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path, place: Path) -> dict[str, Any]:
     """A RunConfig's `method`. The setting's cap and recovery fill the parameters of that name that it leaves open."""
     rule, params = spec.rule or name, dict(spec.params)
+    if rule.endswith(".py"):
+        rule = located(rule, place)
     policy, rollout = spec.rollout.policy, dict(spec.rollout.params)
     try:
         if setting.cap is not None and "cap" in type(load_rule(rule, params)).model_fields:
@@ -222,12 +125,19 @@ def _method(name: str, spec: MethodSpec, setting: SettingSpec, source: Path) -> 
 
             load_loss(spec.loss.name, spec.loss.params)
     except ValueError as error:  # RuleError, RolloutError, LossError
-        presets = sorted(path.stem for path in _beside(source, "methods").glob("*.yaml"))
-        near = difflib.get_close_matches(name, presets, n=1, cutoff=0.6)
-        hint = f"; or did you mean the method {near[0]!r}?" if near and near[0] != name and spec.rule is None else ""
-        raise SuiteError(f"{source}: methods.{name}: {error}{hint}") from error
+        raise SuiteError(f"{source}: methods.{name}: {error}{_hint(name, rule, spec, place)}") from error
     return {"name": name, "rule": rule, "params": params, "loss": spec.loss.model_dump(),
             "rollout": {"policy": policy, "params": rollout}}  # fmt: skip
+
+
+def _hint(name: str, rule: str, spec: MethodSpec, place: Path) -> str:
+    """What more to say where a rule does not exist; nothing where it does, and something else is wrong."""
+    if rule.endswith(".py"):
+        return "" if Path(rule).is_file() else f"; {looked_in(place)}"
+    if rule in rule_files() or spec.rule is not None:
+        return ""
+    near = difflib.get_close_matches(name, stems("methods", place), n=1, cutoff=0.6)
+    return f"; or did you mean the method {near[0]!r}?" if near else f"; no methods/{name}.yaml: {looked_in(place)}"
 
 
 def _resolve(layers: list[tuple[Path, str, dict[str, Any]]], grid: dict[str, Any]) -> RunConfig:
@@ -235,7 +145,7 @@ def _resolve(layers: list[tuple[Path, str, dict[str, Any]]], grid: dict[str, Any
     for source, where, layer in layers:
         for key in layer:
             if key not in LAYER_KEYS:
-                raise SuiteError(f"{source}: {where}: unknown key {key!r}{_nearest(key, LAYER_KEYS)}")
+                raise SuiteError(f"{source}: {where}: unknown key {key!r}{nearest(key, LAYER_KEYS)}")
         check_keys(layer, RunConfig, source, f"{where}." if where else "")
         merged = merge(merged, layer)
     try:
@@ -262,26 +172,3 @@ def _has(layer: Any, loc: list[str]) -> bool:
             return False
         layer = layer[part]
     return True
-
-
-def _validated(model: type[T], content: Mapping[str, Any], source: Path) -> T:
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SuiteError(f"{source}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The pydantic models an annotation holds directly (`X`, `X | None`), not inside containers."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if getattr(annotation, "__origin__", None) in (list, dict, tuple):
-        return []
-    return [model for arg in get_args(annotation) for model in _models(arg)]
-
-
-def _nearest(word: str, valid: Iterable[str]) -> str:
-    names = sorted(set(valid))
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(names)}"

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError, field_validator
 
 from .config import PromptConfig, Strict
 from .envs.base import Observation, Step
+from .strict_yaml import YamlError, parse_yaml
 
 SHIPPED = Path(__file__).parent / "prompt_templates"
 _NOW = ("observation", "admissible")
@@ -176,11 +176,11 @@ def read_template(path: Path) -> Template:
         raise PromptError(f"prompt.template: no template {path.stem!r}; it is one of {have}, or a .yaml or .txt file")
     try:
         text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is no part of it
-        content = {"rewrite": text} if path.suffix == ".txt" else yaml.safe_load(text)
+        content = {"rewrite": text} if path.suffix == ".txt" else parse_yaml(text)
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"prompt.template: {path} cannot be read ({getattr(error, 'strerror', error)})") from error
-    except yaml.YAMLError as error:
-        raise PromptError(f"prompt.template: {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    except YamlError as error:
+        raise PromptError(f"prompt.template: {path}: {error}") from error
     if not isinstance(content, dict):
         raise PromptError(f"prompt.template: {path}: expected a mapping of {', '.join(Template.model_fields)}")
     for key in content.keys() - Template.model_fields.keys():

@@ -156,6 +156,8 @@ def test_mistakes_in_a_recipe(tmp_path: Path):
     fails(run(*args), "recipe.yaml: models.small.hiden: Extra inputs")
     file.write_text(yaml.safe_dump({"env": {}, "models": {"small": shape}}))
     fails(run(*args, "--model", "smal"), "recipe.yaml: no model 'smal'; it has small")
+    file.write_text(yaml.safe_dump({"env": {}, "models": {"../small": shape}}))
+    fails(run(*args), "recipe.yaml: models.../small", "'../small' is no name")
     file.write_text("models: [")
     fails(run(*args), "recipe.yaml: not readable as YAML")
     assert not out.exists()

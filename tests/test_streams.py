@@ -205,7 +205,7 @@ def test_a_mistake_in_a_stream_file_is_one_line(change: Any, message: str, tmp_p
     assert message in str(caught.value) and str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "is not valid YAML"), ("- 1", "the file: Input should be")])
+@pytest.mark.parametrize(("text", "message"), [("a: [", "not readable as YAML"), ("- 1", "the file: Input should be")])
 def test_files_that_are_no_streams(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "stream.yaml"
     path.write_text(text)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from divopd.lookup import missing_file
 from divopd.suite import SuiteError, find_cell, load_suite, merge, read_config_file, read_setting, suite_spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,13 @@ def write(folder: Path, settings: dict[str, Any] | None = None, **suite: Any) ->
     content = {"name": "test", "settings": ["small"], "methods": ["vanilla", "divopd"], "seeds": [0, 1]} | suite
     (folder / "suite.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     return folder / "suite.yaml"
+
+
+def naming(folder: Path, entries: list[str], settings: dict[str, Any] | None = None, **suite: Any) -> Path:
+    """The same suite with these entries under `settings`, whatever files there are."""
+    path = write(folder, settings, **suite)
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"settings": entries}, sort_keys=False))
+    return path
 
 
 def fails(path: Path, *words: str) -> None:
@@ -171,3 +179,109 @@ def test_merge_leaves_its_arguments_alone():
     base, over = {"a": {"b": 1}, "c": [1]}, {"a": {"d": 2}, "c": [2]}
     assert merge(base, over) == {"a": {"b": 1, "d": 2}, "c": [2]}
     assert base == {"a": {"b": 1}, "c": [1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeds": [0, 1, 0]}, "seeds: 0 is there twice"),
+        ({"seeds": []}, "seeds: the list is empty"),
+        ({"settings": ["small", "small"]}, "settings: 'small' is there twice"),
+        ({"settings": ["small", "other/small.yaml"]}, "settings: 'small' is there twice"),
+        ({"methods": ["vanilla", "divopd", "vanilla"]}, "methods: 'vanilla' is there twice"),
+        ({"methods": {"vanilla": None, "Vanilla": {"rule": "vanilla"}}}, "small/vanilla and small/Vanilla would have"),
+        ({"settings": ["small", "small.a"], "methods": {"vanilla": None, "a.vanilla": {"rule": "vanilla"}}},
+         "small/a.vanilla and small.a/vanilla would have the same files"),
+    ],
+)  # fmt: skip
+def test_no_two_cells_are_one(tmp_path: Path, change: dict[str, Any], words: str):
+    entries = {"settings": ["small"]} | change
+    fails(naming(tmp_path, entries.pop("settings"), **entries), "suite.yaml", words)
+
+
+NO_NAMES = ["../../esc", "/abs", "a/b", "..", ".hidden", "a..b", "-x", "a b", "a(b", "é", "", "a\n", "x" * 81, "{a}"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_what_is_no_name_is_refused_wherever_it_comes_from(tmp_path: Path, name: str):
+    fails(write(tmp_path, name=name), "suite.yaml", "name: ", "is no name")
+    fails(
+        write(tmp_path, methods={"vanilla": None, name: {"rule": "vanilla"}}), "suite.yaml", "methods: ", "is no name"
+    )
+    if "/" not in name:  # with one it is a path
+        fails(naming(tmp_path, [name]), "suite.yaml", "settings: ", "is no name")
+    for change in ({"suite": name}, {"setting": name}, {"method": {"name": name, "rule": "vanilla"}}):
+        (tmp_path / "cell.yaml").write_text(yaml.safe_dump(load_suite(write(tmp_path))[0].model_dump() | change))
+        with pytest.raises(SuiteError, match=r"cell\.yaml: .*is no name: a name is up to 80"):
+            read_config_file(tmp_path / "cell.yaml")
+
+
+def test_names_may_hold_what_names_hold(tmp_path: Path):
+    name = "Qwen3-1.7b_k+2"
+    methods = {"vanilla": None, name: {"rule": "divopd"}}
+    cells = load_suite(naming(tmp_path, [name], {name: SETTING}, name=name, methods=methods))
+    assert cells[-1].run_dir("out") == Path("out") / name / name / "alfworld" / name / "seed1"
+
+
+def test_a_setting_named_by_its_path_runs_under_out(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine-1.5b.yaml").write_text(yaml.safe_dump(SETTING))
+    absolute = str(tmp_path / "elsewhere" / "mine-1.5b.yaml")
+    for entry in (absolute, absolute.removesuffix(".yaml"), "elsewhere/mine-1.5b.yaml", "elsewhere/mine-1.5b"):
+        cell = load_suite(naming(tmp_path, [entry], overrides={"mine-1.5b": {"target": 0.25}}))[0]
+        assert cell.run_dir("out") == Path("out/test/mine-1.5b/alfworld/vanilla/seed0") and cell.target == 0.25
+
+
+def test_a_suite_anywhere_finds_its_own_files_then_the_shipped_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (away := tmp_path / "away").mkdir()
+    monkeypatch.chdir(away)
+    (folder := tmp_path / "mine").mkdir()
+    for name in ("settings", "methods", "panels", "prompts"):
+        (folder / name).mkdir()
+    (folder / "panels" / "p.txt").write_text("gen/eval/0\n")
+    (folder / "prompts" / "t.txt").write_text("{task}")
+    (folder / "rule.py").write_text((ROOT / "baselines" / "vanilla.py").read_text())
+    (folder / "methods" / "tcod_f2b.yaml").write_text("rule: vanilla\n")
+    env = {"eval_panel": "panels/p.txt", "train_tasks": "panels/p.txt"}
+    suite = folder / "suite.yaml"
+    content = {
+        "name": "mine",
+        "settings": ["alfworld-0.5m"],
+        "methods": {"by_path": {"rule": "rule.py"}, "tcod_f2b": None, "turnopd": None},
+        "baseline": "by_path",
+        "common": {"prompt": {"template": "prompts/t.txt"}},
+        "overrides": {"alfworld-0.5m": {"env": env}},
+    }
+    suite.write_text(yaml.safe_dump(content))
+    mine, own, shipped = load_suite(suite)
+    assert mine.method.rule == str(folder / "rule.py")
+    assert (mine.env.eval_panel, mine.env.train_tasks) == (str(folder / "panels" / "p.txt"),) * 2
+    assert mine.prompt.template == str(folder / "prompts" / "t.txt")
+    assert mine.student.path == str(ROOT / "models/alfworld/student-0.5m")  # which its shipped setting names
+    assert (own.method.rollout.policy, shipped.method.rollout.policy) == ("student", "turnopd")
+    # from where the paths work as they are written, they stay so
+    monkeypatch.chdir(folder)
+    assert load_suite(suite)[0].env.eval_panel == "panels/p.txt"
+    monkeypatch.chdir(ROOT)
+    assert load_suite(suite)[0].student.path == "models/alfworld/student-0.5m"
+    # one's own setting goes before the shipped one of that name
+    (folder / "settings" / "alfworld-0.5m.yaml").write_text(yaml.safe_dump(SETTING))
+    assert load_suite(suite)[0].student.path == "a/b"
+
+
+def test_a_file_that_is_nowhere_says_where_it_was_looked_for(tmp_path: Path):
+    where = f"looked in {tmp_path}"
+    fails(
+        naming(tmp_path, ["alfworld-9b"]), "settings/alfworld-9b.yaml: no such file", where, "did you mean 'alfworld-"
+    )
+    fails(write(tmp_path, methods={"vanilla": None, "m": {"rule": "no.py"}}), "unknown rule 'no.py'", where)
+    fails(write(tmp_path, methods=["vanilla", "mine"]), "no methods/mine.yaml", where)
+    suite = write(tmp_path, common={"env": {"eval_panel": "panels/no.txt"}})
+    assert f"env.eval_panel: panels/no.txt: no such file; {where}" in str(missing_file(load_suite(suite)[0], suite))
+
+
+def test_a_wrong_parameter_suggests_no_other_method(tmp_path: Path):
+    path = write(tmp_path, methods={"vanilla": None, "divopd": {"params": {"cap": 0}}})
+    with pytest.raises(SuiteError) as caught:
+        load_suite(path)
+    assert "did you mean" not in str(caught.value) and "'cap' = 0" in str(caught.value)

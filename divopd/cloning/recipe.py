@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from ..config import EnvConfig, PolicyConfig, PromptConfig, Strict
 from ..envs.registry import make_envs, plugin, train_tasks
+from ..names import Name
 from ..policies.hf import HFPolicy, load_model, load_tokenizer
 from ..prompts import Renderer, make_style
 from ..provenance import file_hash
 from ..seeds import rng, seed
+from ..suite import read_yaml
 from ..worker_pool import WorkerPool
 from .demos import Demo, Labeller, collect
 from .model import ModelSize, new_model
@@ -73,11 +74,12 @@ class RecipeSpec(Strict):
     workers: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
     response_tokens: PositiveInt = 8  # the most that a playing policy says in one turn
-    models: dict[str, ModelSpec]
+    models: dict[Name, ModelSpec]
 
 
 def read_recipe(path: Path) -> RecipeSpec:
-    return RecipeSpec.model_validate(yaml.safe_load(path.read_text()))
+    """A recipe file. Raises SuiteError for a missing or malformed file, ValidationError for its content."""
+    return RecipeSpec.model_validate(read_yaml(path))
 
 
 class Recipe:

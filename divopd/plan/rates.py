@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from divopd.config import RunConfig, Strict
 from divopd.plan.rollouts import RolloutStats
 from divopd.plan.shapes import Shape
+from divopd.strict_yaml import YamlError, read_yaml_file
 from divopd.suite import SuiteError
 
 PAPER_LAYOUT = (4, 2, 2)  # rollout, teacher and learner GPUs (paper)
@@ -102,10 +102,10 @@ class StageRates:
 def read_rates(path: Path) -> RatesFile:
     """A rates file. Raises SuiteError that names file and key."""
     try:
-        return RatesFile.model_validate(yaml.safe_load(path.read_text()))
+        return RatesFile.model_validate(read_yaml_file(path))
     except OSError as error:
         raise SuiteError(f"{path}: {error.strerror}; scripts/gpu_check.sh writes such a file") from error
-    except (yaml.YAMLError, ValidationError) as error:
+    except (YamlError, ValidationError) as error:
         raise SuiteError(f"{path}: not a rates file: {' '.join(str(error).split())[:200]}") from error
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from divopd.files import atomic_write
 from divopd.replay.compare import BUFFER_UPDATES, Variant, comparison
@@ -16,6 +15,7 @@ from divopd.replay.engine import Outcome, Replay, ReplayError
 from divopd.replay.recorded import Recorded, batches_match
 from divopd.selection import Rule, load_rule
 from divopd.streams import StreamSpec, Synthetic
+from divopd.strict_yaml import YamlError, parse_yaml
 
 # column of replay.csv -> heading of the printed table, and digits
 SHOWN = {
@@ -39,12 +39,17 @@ class RuleChoice:
     def parse(cls, text: str) -> RuleChoice:
         """Raises ReplayError where what follows the colon is not `key=value,key=value`."""
         name, _, rest = text.partition(":")
-        params = {}
+        params: dict[str, Any] = {}
         for part in filter(None, rest.split(",")):
             key, sign, value = part.partition("=")
             if not sign:
                 raise ReplayError(f"--rule {text}: {part!r} is not key=value, as in divopd:cap=3")
-            params[key.strip()] = yaml.safe_load(value)
+            if key.strip() in params:
+                raise ReplayError(f"--rule {text}: {key.strip()!r} is there twice")
+            try:
+                params[key.strip()] = parse_yaml(value)
+            except YamlError as error:
+                raise ReplayError(f"--rule {text}: {key.strip()}: {error}") from error
         return cls(text, name, params)
 
     def build(self, defaults: Mapping[str, Any]) -> Rule:

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
-import yaml
 
 from divopd import runlog
 from divopd.analysis.html import data
@@ -19,6 +18,7 @@ from divopd.analysis.table import few
 from divopd.files import atomic_write
 from divopd.provenance import ROOT
 from divopd.runlog import STAGES, RunLogError
+from divopd.suite import read_yaml
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("chart.js", "app.js", "run.js", "episode.js")
@@ -190,8 +190,8 @@ def descriptions(suites: Iterable[str]) -> list[str]:
     out = []
     for name in suites:
         path = ROOT / "experiments" / f"{name}.yaml"
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        if isinstance(content, dict) and content.get("description"):
+        content = read_yaml(path) if path.is_file() else {}
+        if content.get("description"):
             out.append(str(content["description"]).rstrip("."))
     return out
 
