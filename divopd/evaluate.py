@@ -77,9 +77,15 @@ def evaluate_run(run_dir: Path, progress: Callable[[int, int, str], None], keep:
 
     Two checkpoints of one version hold the same weights: the first counts. A checkpoint is removed once its version's
     episodes are on disk, except the last version's (`keep`: none is). Raises `RunLogError` where there is neither a
-    checkpoint nor a finished evaluation, of the run as a whole or of a version that every run has.
+    checkpoint nor a finished evaluation, of the run as a whole or of a version that every run has, and where another
+    process is at work on the run.
     """
     config = read_config(run_dir)
+    with runlog.writing(run_dir):
+        _evaluate_run(config, run_dir, progress, keep)
+
+
+def _evaluate_run(config: RunConfig, run_dir: Path, progress: Callable[[int, int, str], None], keep: bool) -> None:
     runlog.require_same(run_dir, config, f"restore what the run was made with, or delete {run_dir} and run it again")
     log = RunLog.open(run_dir, config)
     done = set(log.table("evals").column("version").to_pylist())

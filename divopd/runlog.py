@@ -28,7 +28,7 @@ import yaml
 from pydantic import ValidationError
 
 from divopd.config import RunConfig
-from divopd.files import RunLogError, atomic_write
+from divopd.files import RunLogError, atomic_write, leftovers, only_writer
 from divopd.provenance import identity, logged, run_meta
 from divopd.schema import OPTIONAL, SCHEMA_VERSION, SCHEMAS, TABLES, turn_row
 from divopd.strict_yaml import YamlError, read_yaml_file
@@ -191,7 +191,18 @@ def clear(run_dir: Path) -> None:
     """Remove a run's own files and folders, and nothing else. Killed within, it leaves a run that starts over."""
     for name in _OWN:
         remove(run_dir / name)
-        remove(run_dir / f".{name}.tmp")
+    for path in leftovers(run_dir):
+        remove(path)
+
+
+@contextmanager
+def writing(run_dir: Path) -> Iterator[None]:
+    """Be the one process that changes this run, as `only_writer`; what killed ones left half written is removed."""
+    with only_writer(run_dir):
+        for folder in (run_dir, run_dir / "checkpoints", run_dir / "resume"):
+            for path in leftovers(folder):
+                remove(path)
+        yield
 
 
 def remove(path: Path) -> None:
