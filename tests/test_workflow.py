@@ -147,6 +147,73 @@ def tiny_project(project: Path, tiny_cell: Callable[..., RunConfig]) -> Path:
     return project
 
 
+def test_overrides_reach_the_jobs_or_are_refused(project: Path):
+    """What Snakemake merges is what the cells are made of, and one file of its own that jobs read."""
+    more = project / "more.yaml"
+    more.write_text("methods: {top_b: {}}\n")
+    plain = planned(snakemake(project, "--cores", "1", "--dry-run"))
+    assert not (project / "results").exists()
+    args = ("--cores", "1", "--dry-run")
+    both = snakemake(project, str(more), *args, "--config", "seeds=[3,4]", "name=other+1")
+    assert planned(both)["train"] == 2 * 4 * plain["train"] // 3
+    [merged] = (project / "results" / "other+1" / "suites").iterdir()
+    cells = load_suite(merged)
+    assert {cell.seed for cell in cells} == {3, 4} and {cell.suite for cell in cells} == {"other+1"}
+    demo = {(c.setting, c.method.name): c for c in load_suite(project / "experiments" / "demo.yaml")}
+    for cell in cells:  # all else is as in the first file, settings and presets included
+        if cell.method.name != "top_b":
+            same = demo[cell.setting, cell.method.name]
+            assert cell.model_copy(update={"seed": 0, "suite": "demo"}) == same
+    before = merged.stat().st_mtime_ns
+    snakemake(project, str(more), *args, "--config", "seeds=[3,4]", "name=other+1")
+    assert [path.stat().st_mtime_ns for path in merged.parent.iterdir()] == [before]  # never written again
+    wrong = {"sedes=[1]": "unknown key sedes", "name=../x": "is no name", "seeds=[1,1]": "seeds: 1 is there twice"}
+    for change, words in wrong.items():
+        refused = snakemake(project, "--dry-run", "--config", change)
+        said = refused.stdout + refused.stderr
+        assert refused.returncode != 0 and words in said and "merged from experiments/demo.yaml" in said
+        assert "Traceback" not in said
+
+
+def test_a_key_twice_is_not_left_to_snakemakes_reader(project: Path):
+    suite = project / "experiments" / "demo.yaml"
+    suite.write_text(suite.read_text() + "seeds: [5]\n")
+    run = snakemake(project, "--cores", "1", "--dry-run")
+    assert run.returncode != 0 and "key 'seeds' is there twice" in run.stdout + run.stderr
+
+
+def test_an_override_that_changes_no_cell_reruns_none(project: Path):
+    finished(project)
+    args = ("--cores", "1", "--dry-run", "--until", "train", "evaluate")
+    assert "Nothing to be done" in snakemake(project, *args, "--config", "description=other").stdout
+
+
+@pytest.mark.slow
+def test_odd_names_through_real_jobs(tiny_project: Path):
+    """A space, a quote and braces in the suite file's path, every sign that names may hold, and overrides."""
+    folder = tiny_project / "my suites"
+    (folder / "settings").mkdir(parents=True)
+    shutil.move(tiny_project / "experiments" / "settings" / "tiny.yaml", folder / "settings" / "t+i.n-y_1.yaml")
+    methods = {"vanilla": {}, "k+2.5": {"rule": "divopd", "params": {"cap": 2}}}
+    content = {"name": "o+d.d", "settings": ["t+i.n-y_1"], "methods": methods, "sweep": "method.params.cap"}
+    suite = "my suites/it's {one}.yaml"
+    (tiny_project / suite).write_text(yaml.safe_dump(content))
+    targets = ["results/o+d.d/sweep.md", "results/o+d.d/tables/main.md"]
+    run = snakemake(tiny_project, "--cores", "2", *targets, "--config", "seeds=[3]", suite=suite)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
+    # a cell that is new in a suite that has run is trained by the next call, not by the one after it
+    run = snakemake(tiny_project, "--cores", "2", "results/o+d.d/summary.csv", suite=suite)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
+    results = tiny_project / "results" / "o+d.d"
+    runs = sorted(path.parent.relative_to(results).as_posix() for path in results.rglob("evaluated.json"))
+    assert runs == [f"t+i.n-y_1/alfworld/{method}/seed{n}" for method in ("k+2.5", "vanilla") for n in (0, 3)]
+    assert len((results / "summary.csv").read_text().splitlines()) == 3  # of the suite as it was run last
+    shutil.rmtree(results / "t+i.n-y_1" / "alfworld" / "vanilla" / "seed0")
+    (tiny_project / "baselines" / "vanilla.py").write_text("def broken(:\n")
+    failed = snakemake(tiny_project, "--cores", "1", "--until", "train", suite=suite)
+    assert failed.returncode != 0  # a job's exit code is the command's, not that of `tee`
+
+
 @pytest.mark.slow
 def test_a_tiny_grid_end_to_end(tiny_project: Path):
     first = snakemake(tiny_project, "--cores", "2", suite="experiments/tiny.yaml")

@@ -22,8 +22,8 @@ rule audit:
         run=lambda wildcards: RUNS.format(**{key: wildcards[key] for key in ("setting", "env", "method", "seed")}),
         out=above(0),
     shell:
-        "python -m divopd.cli audit {params.run} --update {wildcards.at} --out {params.out}"
-        " --progress lines 2>&1 | tee {log}"
+        "python -m divopd.cli audit {params.run:q} --update {wildcards.at:q} --out {params.out:q}"
+        " --progress lines 2>&1 | tee {log:q}"
 
 
 AUDITED = {cell.setting: cell for cell in reversed(CELLS.values()) if cell.method.rule == "divopd"}

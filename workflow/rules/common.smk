@@ -1,11 +1,13 @@
 # What the rules share: the cells of the suite, and where things lie.
 import os
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir).parent))
 
-from divopd import suite
+from divopd import merged, suite
+from divopd.lookup import missing_file
 from divopd.provenance import config_hash, rule_path
 from divopd.templates import template_path
 
@@ -15,9 +17,16 @@ os.environ.update(PATH=PATH, OMP_NUM_THREADS="1")
 
 if not workflow.configfiles:
     raise WorkflowError("no suite: add --configfile experiments/demo.yaml")
-SUITE_FILE = Path(os.path.relpath(workflow.configfiles[0]))
+FILES = [Path(os.path.relpath(file)) for file in workflow.configfiles]
 try:
-    CELLS = {cell.run_dir().as_posix(): cell for cell in suite.expand(config, SUITE_FILE)}
+    # what every job reads, as a variable of its shell and no input or parameter: a cell is trained again when its own
+    # configuration changes, not when another suite file says the same
+    SUITE = merged.suite_file(config, FILES)
+    os.environ.update(DIVOPD_SUITE=str(SUITE))
+    CELLS = {cell.run_dir().as_posix(): cell for cell in suite.load_suite(SUITE)}
+    for cell in CELLS.values():
+        if missing := missing_file(cell, FILES[0]):
+            raise suite.SuiteError(f"{SUITE}: {missing}")
 except suite.SuiteError as error:
     raise WorkflowError(str(error)) from None
 
@@ -37,6 +46,11 @@ def train_inputs(wildcards):
     # relative: the same set of inputs wherever the checkout lies
     prompt = [path for path in [template_path(cell.prompt)] if path is not None]
     return [os.path.relpath(path) for path in (rule_path(cell.method.rule), cell.env.eval_panel, *prompt, *weights)]
+
+
+def one_of(names):
+    """A wildcard's pattern: exactly these names."""
+    return "|".join(sorted(map(re.escape, set(names))))
 
 
 def csvs(*names):

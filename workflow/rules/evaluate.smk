@@ -15,4 +15,4 @@ rule evaluate:
     params:
         run=above(0),
     shell:
-        "python -m divopd.cli evaluate {params.run} --progress lines 2>&1 | tee {log}"
+        "python -m divopd.cli evaluate {params.run:q} --progress lines 2>&1 | tee {log:q}"

@@ -20,11 +20,11 @@ rule replay_stream:
     log:
         "results/replay/logs/{stream}.log",
     wildcard_constraints:
-        stream="|".join(STREAMS),
+        stream=one_of(STREAMS),
     conda:
         "../../environment.yml"
     threads: 1
     params:
         out=above(0),
     shell:
-        "python -m divopd.cli replay --stream {input.stream} --out {params.out} 2>&1 | tee {log}"
+        "python -m divopd.cli replay --stream {input.stream:q} --out {params.out:q} 2>&1 | tee {log:q}"

@@ -18,11 +18,10 @@ rule collect:
     threads: 1
     params:
         results=above(0),
-        suite=str(SUITE_FILE),
         baseline=config.get("baseline", "vanilla"),
     shell:
-        "python -m divopd.cli report {params.results} --stage collect --suite {params.suite}"
-        " --baseline {params.baseline} 2>&1 | tee {log}"
+        'python -m divopd.cli report {params.results:q} --stage collect --suite "$DIVOPD_SUITE"'
+        " --baseline {params.baseline:q} 2>&1 | tee {log:q}"
 
 
 # Tables of controls and sweeps are made where their runs are there; left_out.md names the others and what they need.
@@ -48,7 +47,7 @@ rule tables:
     params:
         results=above(1),
     shell:
-        "python -m divopd.cli report {params.results} --stage tables 2>&1 | tee {log}"
+        "python -m divopd.cli report {params.results:q} --stage tables 2>&1 | tee {log:q}"
 
 
 # So are figures; these are the ones that every suite has.
@@ -69,7 +68,7 @@ rule figures:
         results=lambda wildcards, input: Path(input[0]).parent.as_posix(),
         figures=above(0),
     shell:
-        "python -m divopd.cli report {params.results} --stage figures --figures {params.figures} 2>&1 | tee {log}"
+        "python -m divopd.cli report {params.results:q} --stage figures --figures {params.figures:q} 2>&1 | tee {log:q}"
 
 
 rule page:
@@ -88,7 +87,7 @@ rule page:
         results=above(0),
         figures=lambda wildcards, input: Path(input[-1]).parent.as_posix(),
     shell:
-        "python -m divopd.cli report {params.results} --stage page --figures {params.figures} 2>&1 | tee {log}"
+        "python -m divopd.cli report {params.results:q} --stage page --figures {params.figures:q} 2>&1 | tee {log:q}"
 
 
 # One file for a browser; it shows runs as well, which the CSVs do not hold.
@@ -111,4 +110,4 @@ rule html:
     params:
         results=above(0),
     shell:
-        "python -m divopd.cli report {params.results} --stage html 2>&1 | tee {log}"
+        "python -m divopd.cli report {params.results:q} --stage html 2>&1 | tee {log:q}"

@@ -5,7 +5,6 @@ SWEEP = [f"{RESULTS}/sweep.md"] if config.get("sweep") else []
 rule sweep:
     input:
         csvs("summary", "diagnostics"),
-        suite=ancient(SUITE_FILE),
     output:
         f"{RESULTS}/sweep.md",
         f"{RESULTS}/sweep.csv",
@@ -21,5 +20,5 @@ rule sweep:
         sweep=config.get("sweep"),
         figures=lambda wildcards, output: Path(output[-1]).parent.as_posix(),
     shell:
-        "python -m divopd.cli sweep {params.results} --suite {input.suite} --figures {params.figures} 2>&1"
-        " | tee {log}"
+        'python -m divopd.cli sweep {params.results:q} --suite "$DIVOPD_SUITE" --figures {params.figures:q} 2>&1'
+        " | tee {log:q}"

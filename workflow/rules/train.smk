@@ -15,9 +15,9 @@ rule train:
         "../../environment.yml"
     threads: 1
     params:
-        suite=str(SUITE_FILE),
         # the resolved cell: editing the suite reruns the cells whose configuration it changes
         config=lambda wildcards: config_hash(cell_of(wildcards)),
     shell:
-        "python -m divopd.cli train --suite {params.suite} --setting {wildcards.setting} --method {wildcards.method}"
-        " --seed {wildcards.seed} --out results --replace --progress lines 2>&1 | tee {log}"
+        'python -m divopd.cli train --suite "$DIVOPD_SUITE" --setting {wildcards.setting:q}'
+        " --method {wildcards.method:q} --seed {wildcards.seed:q} --out results --replace --progress lines 2>&1"
+        " | tee {log:q}"
