@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +23,40 @@ Choice = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 class RuleError(ValueError):
     """A rule that cannot be found or built, or that broke its contract. One line, for the user to read."""
+
+
+@contextmanager
+def guarded(doing: str, file: str | None, but: type[Exception] | None = None) -> Iterator[None]:
+    """Whatever a rule's code raises in this block becomes a RuleError that names the line of `file` it came from.
+
+    So does what would end Python without a word (`sys.exit`). Ctrl-C stays what it is, and an exception like `but`.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if but is not None and isinstance(error, but):
+            raise
+        raise RuleError(f"{doing} {type(error).__name__}: {error}{_line(error, file)}") from error
+
+
+def _line(error: BaseException, file: str | None) -> str:
+    """The file and line of what was raised there or below; "" where no frame is of that file."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines = [error.lineno]
+    else:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if file is None or not lines:
+        return ""
+    shown = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+    return f" ({shown}, line {lines[-1]})"
+
+
+def rule_file(rule: Rule | type[Rule]) -> str | None:
+    """The file in which a rule's class or function stands."""
+    cls = rule if isinstance(rule, type) else type(rule)
+    return getattr(sys.modules.get(cls.__module__), "__file__", None)
 
 
 class Rule(BaseModel):
@@ -76,29 +116,33 @@ class Selection:
 def apply_rule(rule: Rule, pool: Candidates, budget: int, seed: int, state: Any) -> Selection:
     """One call of `rule.advance`, checked. Raises RuleError, naming the rule, where it breaks the contract."""
 
-    def broken(what: str) -> RuleError:
-        return RuleError(f"rule {rule.name or type(rule).__name__}, update {pool.update}: {what}")
-
-    try:
+    name, file = f"rule {_name(rule)}, update {pool.update}:", rule_file(rule)
+    with guarded(f"{name} select() failed with", file):
         choice, state = rule.advance(pool, budget, seed, state)
         rows, weights = choice if isinstance(choice, tuple) and len(choice) == 2 else (choice, None)
         rows = np.asarray(rows)
         weights = None if weights is None else np.asarray(weights)
-    except Exception as error:
-        raise broken(f"select() failed with {type(error).__name__}: {error}") from error
-    try:
+    with guarded(f"{name} its state cannot be saved in a resume point:", file):
         pickle.dumps(state)
-    except Exception as error:  # pickling can raise anything
-        raise broken(f"its state cannot be saved in a resume point: {error}") from error
     wrong = _wrong_rows(rows, len(pool), budget) or (None if weights is None else _wrong_weights(weights, rows.shape))
     if wrong:
-        raise broken(wrong)
+        raise RuleError(f"{name} {wrong}")
     return Selection(rows.astype(np.int64), None if weights is None else weights.astype(np.float64), state)
+
+
+def first_state(rule: Rule) -> Any:
+    """`rule.initial_state()`. Raises RuleError where that fails."""
+    with guarded(f"rule {_name(rule)}: initial_state() failed with", rule_file(rule)):
+        return rule.initial_state()
+
+
+def _name(rule: Rule) -> str:
+    return rule.name or type(rule).__name__
 
 
 def checked_select(rule: Rule, pool: Candidates, budget: int, seed: int) -> np.ndarray:
     """(m,) int64 row indices of a rule's choice from its initial state. Raises RuleError as `apply_rule`."""
-    return apply_rule(rule, pool, budget, seed, rule.initial_state()).rows
+    return apply_rule(rule, pool, budget, seed, first_state(rule)).rows
 
 
 def _wrong_rows(rows: np.ndarray, n: int, budget: int) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from divopd.candidates import Candidates
-from divopd.rules_base import Choice, Rule, RuleError
+from divopd.rules_base import Choice, Rule, RuleError, guarded, rule_file
 from divopd.seeds import seed as named_seed
 
 GROUP = "divopd.rules"
@@ -80,7 +80,8 @@ def load_rule(name_or_path: str | Path, params: Mapping[str, Any] | None = None)
     """
     cls = rule_class(name_or_path)
     try:
-        return cls(**dict(params or {}))
+        with guarded(f"rule {cls.name} cannot be made:", rule_file(cls), but=ValidationError):
+            return cls(**dict(params or {}))
     except ValidationError as error:
         raise RuleError(f"rule {cls.name}: {_explain(cls, error)}") from None
 
@@ -121,12 +122,9 @@ def _source(entry: EntryPoint) -> Path | None:
 
 def _load_entry(entry: EntryPoint) -> type[Rule]:
     """The class behind an entry point: a module with one rule, or one class or function of a module."""
-    try:
+    source = _source(entry)
+    with guarded(f"rule {entry.name} ({entry.value}) cannot be imported:", str(source) if source else None):
         found = entry.load()
-    except Exception as error:
-        raise RuleError(
-            f"rule {entry.name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
-        ) from error
     if isinstance(found, ModuleType):
         return _only_rule(found, entry.value)
     if isinstance(found, type) and issubclass(found, Rule):
@@ -150,10 +148,11 @@ def _load_file(path: Path) -> type[Rule]:
         assert spec is not None and spec.loader is not None, path
         module = sys.modules[module_name] = importlib.util.module_from_spec(spec)  # pydantic looks names up there
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:
+            with guarded(f"rule file {path.name} cannot be imported:", str(path)):
+                spec.loader.exec_module(module)
+        except BaseException:
             del sys.modules[module_name]
-            raise RuleError(f"rule file {path.name} cannot be imported: {type(error).__name__}: {error}") from error
+            raise
     return _only_rule(module, f"file {path.name}")
 
 

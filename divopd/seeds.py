@@ -16,3 +16,8 @@ def seed(*names: object) -> int:
 def rng(*names: object) -> np.random.Generator:
     """A NumPy generator of its own for this name."""
     return np.random.Generator(np.random.PCG64(seed(*names)))
+
+
+def task_order(run_seed: int, number: int, tasks: int) -> np.ndarray:
+    """(tasks,) the order in which a run's pass `number` over its training tasks draws them."""
+    return rng(run_seed, "tasks", number).permutation(tasks)

@@ -23,7 +23,7 @@ from divopd.ordering import (
     uniform_order,
     unit_ranks,
 )
-from divopd.rules_base import Choice, Rule, RuleError, Selection, apply_rule, checked_select
+from divopd.rules_base import Choice, Rule, RuleError, Selection, apply_rule, checked_select, first_state
 from divopd.rules_registry import available_rules, load_rule, rule_class, rule_files, rules_dir, shipped_rules
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "coverage",
     "dense_rank",
     "draws",
+    "first_state",
     "focus_order",
     "gate",
     "load_rule",

@@ -138,3 +138,40 @@ def test_state_that_cannot_be_saved_is_named() -> None:
 
     with pytest.raises(RuleError, match="rule Open, update 9: its state cannot be saved"):
         checked_select(Open(), six(), 2, 0)
+
+
+# --- what a rule raises ----------------------------------------------------------------------------------------------
+
+ENDS = {"sys.exit(0)": "SystemExit: 0", "1 / 0": "ZeroDivisionError: division by zero", "raise Own('x')": "Own: x"}
+
+
+@pytest.mark.parametrize("raises", ENDS)
+@pytest.mark.parametrize("where", ["import", "select", "helper", "initial_state", "state", "make"])
+def test_whatever_a_rule_raises_names_its_line(write: Callable[..., Path], where: str, raises: str) -> None:
+    """`sys.exit(0)` would end the training with exit code 0 and no word."""
+    lines = ["import sys", "import numpy as np", "from divopd.selection import Rule", "class Own(BaseException): ...",
+             "def act(here):", f"    if here: {raises}", "class State:", "    def __reduce__(self): act(True)",
+             "class Mine(Rule):", "    def model_post_init(self, _): act(WHERE == 'make')",
+             "    def initial_state(self): act(WHERE == 'initial_state')",
+             "    def advance(self, pool, budget, seed, state):", "        act(WHERE == 'select')",
+             "        np.vectorize(lambda x: act(WHERE == 'helper'))(np.zeros(1))",
+             "        return np.arange(budget), State() if WHERE == 'state' else None", f"WHERE = {where!r}",
+             "act(WHERE == 'import')"]  # fmt: skip
+    path = write("\n".join(lines) + "\n", f"{where}_{len(raises)}.py")
+    with pytest.raises(RuleError) as caught:
+        checked_select(load_rule(path), six(), 3, 0)
+    said = str(caught.value)
+    assert ENDS[raises] in said and said.endswith(f"{path}, line 6)"), said
+    assert where not in ("select", "helper") or f"rule {path.stem}, update 9: select() failed with" in said
+
+
+def test_a_syntax_error_names_its_line(write: Callable[..., Path]) -> None:
+    path = write("x = 1\ndef f(pool, budget, seed:\n    pass\n")
+    with pytest.raises(RuleError, match=r"mine\.py cannot be imported: SyntaxError: .*mine\.py, line 2\)$"):
+        load_rule(path)
+
+
+def test_ctrl_c_within_a_rule_stays_ctrl_c(write: Callable[..., Path]) -> None:
+    rule = load_rule(write("def mine(pool, budget, seed):\n    raise KeyboardInterrupt\n"))
+    with pytest.raises(KeyboardInterrupt):
+        checked_select(rule, six(), 3, 0)

@@ -17,7 +17,7 @@ from divopd.audit.batches import Batch, Truth, fate, mean, ratio
 from divopd.audit.gradients import RowGradients
 from divopd.candidates import Candidates
 from divopd.config import MethodConfig
-from divopd.selection import Rule, apply_rule, available_rules, load_rule
+from divopd.selection import Rule, apply_rule, available_rules, first_state, load_rule
 from divopd.types import Turn
 
 ORACLE = "oracle"  # the B live turns whose gradients have the largest inner product with the pool's
@@ -91,7 +91,7 @@ def choose(rule: Rule, turns: Sequence[Turn], pool: Candidates, budget: int, see
     if rule.reads == "batch":
         rows = rows[np.argsort(pool.arrival[rows], kind="stable")[:budget]]
     offered = Candidates.from_turns([turns[i] for i in rows.tolist()], pool.update)
-    chosen = [apply_rule(rule, offered, budget, seed, rule.initial_state()) for seed in seeds]
+    chosen = [apply_rule(rule, offered, budget, seed, first_state(rule)) for seed in seeds]
     return [Batch(rows[choice.rows], choice.weights) for choice in chosen]
 
 

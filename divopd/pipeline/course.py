@@ -18,8 +18,8 @@ from ..diagnostics import RolloutUse, batch_diagnostics
 from ..pool import Pool
 from ..rollouts import Direction, Moment, PrefixTurns, RolloutPolicy
 from ..rollouts.student import Student
-from ..seeds import rng, seed
-from ..selection import Candidates, Rule, apply_rule
+from ..seeds import rng, seed, task_order
+from ..selection import Candidates, Rule, apply_rule, first_state
 from ..types import Actor, DropReason, Rollout, RolloutId, Turn
 
 Task = tuple[RolloutId, str, np.random.Generator]
@@ -46,7 +46,7 @@ class Course:
         train = config.train
         self.config = config
         self.rule = rule
-        self.rule_state = rule.initial_state()
+        self.rule_state = first_state(rule)
         self.policy = policy or Student()
         self.policy_state = self.policy.initial_state()
         self.horizon = config.env.max_turns  # of the last explorer step, in turns
@@ -79,7 +79,7 @@ class Course:
         out: list[Task] = []
         for position in range(pipeline.tasks_per_step):
             index = self.steps * pipeline.tasks_per_step + position
-            order = rng(run_seed, "tasks", index // len(self.tasks)).permutation(len(self.tasks))
+            order = task_order(run_seed, index // len(self.tasks), len(self.tasks))
             task = self.tasks[int(order[index % len(self.tasks)])]
             for run in range(pipeline.runs_per_task):
                 name = (self.steps, position, run)

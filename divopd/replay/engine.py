@@ -18,7 +18,7 @@ from divopd.pipeline.clock import CostModel
 from divopd.pool import Pool
 from divopd.replay.source import Arrival, ReplayError, Source, StreamTurn
 from divopd.seeds import seed
-from divopd.selection import Rule, apply_rule
+from divopd.selection import Rule, apply_rule, first_state
 from divopd.types import DropReason, Turn
 
 __all__ = ["Outcome", "Replay", "ReplayError"]
@@ -119,7 +119,7 @@ class Replay:
         self.published: list[float] = []  # virtual seconds of each
         self.rows: list[dict[str, Any]] = []
         self.batches: list[list[int]] = []
-        self._rule_seed, self._rule_state = seed(source.seed, "rule"), rule.initial_state()
+        self._rule_seed, self._rule_state = seed(source.seed, "rule"), first_state(rule)
         self._events: list[_Event] = []
         self._scheduled = self._steps = self._barren = 0
         self._now = self._idle_since = self._busy_seconds = 0.0
