@@ -15,6 +15,7 @@ from divopd.cli_plan import plan
 from divopd.cli_play import play
 from divopd.cli_replay import replay
 from divopd.cli_run import run
+from divopd.cli_suite import takes_suite
 from divopd.interrupts import interrupted, terminable
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def main(debug: bool) -> None:
 
 
 @main.command()
-@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Suite file; with -s, -m and -n.")
+@takes_suite(required=False, help="The same as SUITE_FILE; with -s, -m and -n.")
 @click.option("--setting", "-s", help="Setting of the suite.")
 @click.option("--method", "-m", help="Method of the suite.")
 @click.option("--seed", "-n", type=int, default=0, show_default=True)
@@ -91,10 +92,9 @@ def train(
     config = _cell(suite_file, setting, method, seed, config_file)
     doctor.require(config, out)
     run_dir = config.run_dir(out)
-    if replace and runlog.mismatch(run_dir, config):
-        runlog.clear(run_dir)
-    runlog.require_same(run_dir, config)
-    _work("divopd.train", "train", config, (config, run_dir), "update", progress)
+    if not replace:
+        runlog.require_same(run_dir, config)  # at once: what works takes a second to import
+    _work("divopd.train", "train", config, (config, run_dir), "update", progress, replace=replace)
     click.echo(f"{run_dir}: {runlog.read_json(run_dir, 'status.json')['status']}")
 
 
@@ -129,7 +129,7 @@ def evaluate(run_dir: Path, progress: Any) -> None:
     multiple=True,
     help="Compare runs that differ in this (schema, code, panel, student, teacher, rule_file, train, ...).",
 )
-@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Collect this suite file's cells alone.")
+@takes_suite(required=False, help="The same as SUITE_FILE: collect its cells alone.")
 def report(
     results_dir: Path, out: Path | None, figures: Path | None, stages: tuple[str, ...], baseline: str | None,
     allow: tuple[str, ...], suite_file: Path | None,
@@ -146,7 +146,7 @@ def report(
 
 
 @main.command()
-@click.option("--suite", "suite_file", type=click.Path(path_type=Path), required=True, help="Suite file.")
+@takes_suite()
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @PROGRESS
 def prepare(suite_file: Path, workers: int, progress: Any) -> None:
@@ -160,7 +160,7 @@ def prepare(suite_file: Path, workers: int, progress: Any) -> None:
 
 
 @main.command()
-@click.option("--suite", "suite_file", type=click.Path(path_type=Path), required=True, help="Suite file.")
+@takes_suite()
 @click.option("--episodes", type=click.IntRange(1), default=140, show_default=True)
 def panel(suite_file: Path, episodes: int) -> None:
     """Success of a suite's teachers and untrained students on the panel, with 95 % Wilson intervals."""
@@ -223,10 +223,9 @@ def new_rule(name: str) -> None:
 
 
 @main.command()
-@click.argument("suite_file", type=click.Path(path_type=Path), required=False)
-@click.option("--suite", "suite_option", type=click.Path(path_type=Path), help="The same as SUITE_FILE.")
+@takes_suite(required=False)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
-def doctor(suite_file: Path | None, suite_option: Path | None, out: Path) -> None:
+def doctor(suite_file: Path | None, out: Path) -> None:
     """Check Python, packages, engines, device and output folder, and with a suite all that its cells need.
 
     That is GPUs and their memory, driver, vLLM and Ray, Java, models, tokenizers, official data, templates and disk.
@@ -234,7 +233,6 @@ def doctor(suite_file: Path | None, suite_option: Path | None, out: Path) -> Non
     from divopd import doctor as checks
     from divopd.suite import load_suite
 
-    suite_file = suite_file or suite_option
     results = checks.examine(out, load_suite(suite_file) if suite_file else [])
     for check in results:
         mark = "ok     " if check.ok else "MISSING" if check.needed else "note   "
@@ -265,8 +263,10 @@ def _cell(
     return cell
 
 
-def _work(module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit: str, style: Any) -> None:
-    """Call module.name(*args, progress), importing it here: that brings torch."""
+def _work(
+    module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit: str, style: Any, **options: Any
+) -> None:
+    """Call module.name(*args, progress, **options), importing it here: that brings torch."""
     import importlib
 
     from divopd.progress import Progress
@@ -276,7 +276,7 @@ def _work(module: str, name: str, config: RunConfig, args: tuple[Any, ...], unit
 
     disable_progress_bar()  # of loading weights, in the middle of ours
     with Progress(f"{config.setting}/{config.method.name}/{config.seed}", unit, style) as progress:
-        function(*args, progress)
+        function(*args, progress, **options)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from divopd.cli_suite import takes_suite
+
 # not divopd.cli's: that module registers these commands
 PROGRESS = click.option(
     "--progress",
@@ -53,7 +55,7 @@ def audit(
 
 @click.command()
 @click.argument("results_dir", type=click.Path(path_type=Path))
-@click.option("--suite", "suite_file", type=click.Path(path_type=Path), required=True, help="Suite file with a sweep.")
+@takes_suite(help="The same as SUITE_FILE: one with a sweep.")
 @click.option(
     "--figures", type=click.Path(path_type=Path), help="Where the figure goes.  [default: RESULTS_DIR/figures]"
 )

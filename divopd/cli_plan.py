@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from divopd.cli_suite import takes_suite
+
 
 @click.command()
-@click.argument("suite_file", type=click.Path(path_type=Path))
+@takes_suite()
 @click.option(
     "--rates", default="paper", show_default=True,
     help="paper, assumed, or a YAML that scripts/gpu_check.sh wrote.",

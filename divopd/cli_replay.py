@@ -27,6 +27,10 @@ def replay(
 
     if not run_dirs and not stream_files:
         raise click.UsageError("give --run, --stream or several of them")
+    lists = {"--run": run_dirs, "--stream": stream_files, "--rule": rule_names, "--seed": seeds}
+    for option, given in lists.items():
+        if len(set(given)) < len(given):  # it would count twice in every mean
+            raise click.UsageError(f"{option}: {max(given, key=given.count)} is there twice")
     try:
         specs = [read_stream(path) for path in stream_files]
         if load is not None:

@@ -176,7 +176,7 @@ def test_replace_starts_over_where_a_log_is_of_another_schema(suite: Path, monke
     (folder / "meta.json").write_text(meta.replace('"schema": ', '"schema": 9'))
     args = ["train", "--suite", suite, "-s", "small", "-m", "vanilla"]
     fails(run(*args), "another run (schema differs)", "--replace")
-    monkeypatch.setattr("divopd.cli._work", lambda *_: RunLog.open(folder, config).finish("done"))
+    monkeypatch.setattr("divopd.train._train", lambda *_: RunLog.open(folder, config).finish("done"))
     assert run(*args, "--replace").exit_code == 0
 
 
@@ -263,3 +263,30 @@ def test_progress_is_a_bar_on_a_terminal_and_can_be_silent():
     with Progress("cell", style="none", stream=stream) as progress:
         progress(1, 3)
     assert stream.getvalue() == ""
+
+
+def test_every_command_takes_a_suite_both_ways(suite: Path):
+    """As an argument, and after --suite; commands that take results too take it after them."""
+    checked = []
+    for name, command in main.commands.items():
+        if name == "run" or not any("--suite" in option.opts for option in command.params):
+            continue  # `run` hands further arguments on to Snakemake
+        checked.append(name)
+        first = ["results"] if any(p.name == "results_dir" for p in command.params) else []
+        suite.write_text("seeds: [0\n")
+        (suite.parent / "results").mkdir(exist_ok=True)
+        cell_ = ["-s", "small", "-m", "vanilla"] if name == "train" else []
+        ways = ([suite], ["--suite", suite], [suite, "--suite", suite])
+        said = {run(name, *first, *way, *cell_).output for way in ways}
+        assert len(said) == 1 and "suite.yaml: not readable as YAML" in said.pop(), name
+        two = run(name, *first, suite, "--suite", "other.yaml", *cell_)
+        assert two.exit_code == 2 and "two suites" in two.output
+    assert {"train", "report", "prepare", "panel", "doctor", "plan", "sweep"} <= set(checked)
+    for name in ("plan", "prepare", "panel", "sweep"):
+        assert "no suite: give SUITE_FILE" in run(name, *(["results"] if name == "sweep" else [])).output
+
+
+@pytest.mark.parametrize("twice", ["--seed 3", "--rule divopd", "--stream a.yaml", "--run a"])
+def test_replay_counts_nothing_twice(twice: str):
+    result = run("replay", "--stream", "b.yaml", *twice.split(), *twice.split())
+    assert result.exit_code == 2 and f"{twice.replace(' ', ': ')} is there twice" in result.output
