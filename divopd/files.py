@@ -60,8 +60,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What killed writers left in a folder; where a writer is at work, its file too."""
-    return sorted(folder.glob(".*.tmp"))
+    """What killed writers left in a folder and below; where a writer is at work, its file too."""
+    return sorted(folder.rglob(".*.tmp"))
 
 
 @contextmanager

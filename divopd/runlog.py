@@ -191,17 +191,21 @@ def clear(run_dir: Path) -> None:
     """Remove a run's own files and folders, and nothing else. Killed within, it leaves a run that starts over."""
     for name in _OWN:
         remove(run_dir / name)
-    for path in leftovers(run_dir):
-        remove(path)
 
 
 @contextmanager
-def writing(run_dir: Path) -> Iterator[None]:
-    """Be the one process that changes this run, as `only_writer`; what killed ones left half written is removed."""
+def writing(run_dir: Path, config: RunConfig | None = None, replace: bool = False) -> Iterator[None]:
+    """Be the one process that changes this run, as `only_writer`. Another run than `config`'s is replaced if it may be,
+    else RunLogError is raised; what killed processes left half written is removed."""
+    if config is not None and not replace:
+        require_same(run_dir, config)  # before the folder is touched
     with only_writer(run_dir):
-        for folder in (run_dir, run_dir / "checkpoints", run_dir / "resume"):
-            for path in leftovers(folder):
-                remove(path)
+        if config is not None:
+            if replace and mismatch(run_dir, config):
+                clear(run_dir)
+            require_same(run_dir, config)
+        for path in leftovers(run_dir):
+            remove(path)
         yield
 
 

@@ -281,19 +281,13 @@ def check_tokenizers(student: Any, teacher: Any) -> int:
 def train(config: RunConfig, run_dir: Path, progress: Progress, replace: bool = False) -> str:
     """Run one cell into `run_dir`, from its last resume point if there is one; "done" or "diverged".
 
-    `replace`: a run of another configuration or rule that is there makes room. Raises RunLogError where it may not, and
-    where another process is at work there.
+    `replace`: another run that is there makes room. Raises RunLogError where it may not or is under way.
     """
-    if not replace:
-        runlog.require_same(run_dir, config)  # before the folder is touched
-    with runlog.writing(run_dir):
-        if replace and runlog.mismatch(run_dir, config):
-            runlog.clear(run_dir)
+    with runlog.writing(run_dir, config, replace):
         return _train(config, run_dir, progress)
 
 
 def _train(config: RunConfig, run_dir: Path, progress: Progress) -> str:
-    runlog.require_same(run_dir, config)
     if (run_dir / "status.json").exists():
         runlog.remove(run_dir / "resume")  # killed between the two
         return str(runlog.read_json(run_dir, "status.json")["status"])
