@@ -123,8 +123,7 @@ class TrainConfig(Strict):
     grad_clip: PositiveFloat = 1.0
     micro_batch_tokens: PositiveInt = 16_384  # computed tokens a forward pass holds at once (ours)
     bf16: bool = False  # compute in bfloat16 under autocast; weights and optimizer stay float32
-    # at the paper's scale (docs/learner.md). Left out of the resolved configuration at their defaults: older runs keep
-    # their identity
+    # at the paper's scale (docs/learner.md); at their defaults left out of the configuration, so that hashes stay
     packed: bool = Field(default=False, exclude_if=lambda on: not on)  # sequences share a row instead of being padded
     # positions whose logits are in memory at once; None: all that a micro-batch trains
     logit_chunk: PositiveInt | None = Field(default=None, exclude_if=lambda chunk: chunk is None)

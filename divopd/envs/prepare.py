@@ -44,9 +44,9 @@ def reach(cell: RunConfig) -> int:
     update = pipeline.update_seconds + pipeline.update_token_seconds * cell.prompt.max_tokens * train.batch_rows
     step = cell.env.max_turns * (pipeline.turn_seconds + pipeline.response_token_seconds)
     turns = max(1.0, SHORTEST * cell.env.max_turns)
-    load = pipeline.load or pipeline.explorers * rollouts * turns / step * update / train.batch_rows
-    # one step more an explorer: it is under way when the last update begins
-    steps = max(1.0, load) * train.updates * train.batch_rows / (rollouts * turns) + pipeline.explorers
+    load = pipeline.load or pipeline.steps_in_flight * rollouts * turns / step * update / train.batch_rows
+    # those in flight when the last update begins
+    steps = max(1.0, load) * train.updates * train.batch_rows / (rollouts * turns) + pipeline.steps_in_flight
     return math.ceil(steps) * pipeline.tasks_per_step
 
 
