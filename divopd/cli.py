@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 # by name, so that --help imports none of them: errors whose one line says all that a user needs
 EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError",
-            "WorkerLostError", "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError")  # fmt: skip
+            "WorkerLostError", "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError",
+            "DivergedError")  # fmt: skip
 PROGRESS = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "lines", "none"]),
