@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,26 @@ def test_a_shipped_path_of_each_type_wins_on_the_game(tmp_path: Path) -> None:
             assert verified(env, task, gold(task)) == gold(task)
     finally:
         env.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        (b"{}", "Input format not supported"),
+        (lzma.compress(b"{}")[:-9], "ended before the end"),
+        (lzma.compress(b"{"), "Expecting property name"),
+        (lzma.compress(b"\xff"), "can't decode"),
+        (lzma.compress(b"[]"), r"\[\] where an object is due"),
+        (lzma.compress(b'{"find-animal/1": "look"}'), "'find-animal/1' is 'look' where a list is due"),
+        (lzma.compress(b'{"find-animal/1": ["look", 1]}'), r"'find-animal/1'\[1\] is 1 where text is due"),
+    ],
+)
+def test_a_store_that_is_none_is_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
+    store = tmp_path / "gold.json.xz"
+    if content is not None:
+        store.write_bytes(content)
+    with pytest.raises(EnvError, match=message) as caught:
+        shipped(store)
+    said = str(caught.value)
+    assert said.startswith("gold.json.xz ") and "install the package anew" in said and "\n" not in said

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from divopd.envs.alfworld.engine import NOTHING, Episode
-from divopd.envs.alfworld.games import Game, GameSource
+from divopd.envs.alfworld.games import Game, GameError, GameSource
 from divopd.envs.alfworld.stock import StockPlayer
 from divopd.envs.alfworld.store import WorldStore, shared_store
 from divopd.envs.base import EnvError, Observation, Step
@@ -78,9 +78,19 @@ class AlfworldEnv:
         self._last: tuple[str, tuple[str, ...]] = ("", ())
 
     def reset(self, task: str) -> Observation:
-        """Start the task's game from its beginning. Raises `EnvError` for an unknown task."""
+        """Start the task's game from its beginning. Raises `EnvError` for an unknown task and for a broken game."""
         self._playing = False
-        feedback, allowed = self._player.start(self.source.load(task))
+        game = self.source.load(task)
+        try:
+            feedback, allowed = self._player.start(game)
+        # The planner and TextWorld's parsers raise whatever they come upon; the planner leaves by SystemExit, too.
+        except (Exception, SystemExit) as error:
+            if isinstance(error, EnvError | OSError | MemoryError) and not isinstance(error, GameError):
+                raise
+            said = " ".join(str(error if isinstance(error, GameError) else repr(error)).split())
+            raise EnvError(
+                f"task {task!r} is no game that TextWorld can play ({said[:200]}): unpack it again"
+            ) from error
         match = _TASK.search(feedback)
         if match is None:
             raise EnvError(f"task {task!r}: the game's first text names no task; is its grammar an ALFWorld one?")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, TextEnv
+from divopd.envs.fields import entry, mapping, texts
 from divopd.files import atomic_write
 
 log = logging.getLogger("divopd")
@@ -74,12 +75,15 @@ def write_store(paths: dict[str, list[str]], store: Path = STORE) -> None:
 
 
 @cache
-def shipped() -> dict[str, list[str]]:
-    """The paths in the package, by task. Raises `EnvError` if the file is not there."""
+def shipped(store: Path = STORE) -> dict[str, list[str]]:
+    """The paths in the package, by task. Raises `EnvError` if the file is not there, or is not what it should be."""
     try:
-        return dict(json.loads(lzma.decompress(STORE.read_bytes())))
-    except OSError as error:
-        raise EnvError(f"{STORE.name} cannot be read ({error.strerror}): install the package anew") from error
+        content = json.loads(lzma.decompress(store.read_bytes()))
+    except (OSError, lzma.LZMAError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise EnvError(f"{store.name} cannot be read ({said}): install the package anew") from error
+    with entry(f"{store.name} (install the package anew)"):
+        return {task: list(texts(path, repr(task))) for task, path in mapping(content).items()}
 
 
 def gold(task: str) -> list[str]:
