@@ -209,8 +209,11 @@ def rules(name: str | None) -> None:
     if name is not None:
         click.echo(scaffold.description(selection.rule_class(name)))
         return
-    for rule in selection.available_rules().values():
+    broken: list[selection.RuleError] = []
+    for rule in selection.available_rules(broken).values():
         click.echo(scaffold.summary(rule))
+    if broken:
+        raise selection.RuleError("; ".join(map(str, broken)))
 
 
 @main.command("new-rule")

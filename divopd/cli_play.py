@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 
+# envs.registry.environments, which imports more than --help needs
+ENVIRONMENTS = sorted(path.parent.name for path in Path(__file__).parent.glob("envs/*/plugin.py"))
+
 
 @click.command()
-@click.argument("environment", type=click.Choice(["alfworld", "scienceworld", "webshop"]))
+@click.argument("environment", type=click.Choice(ENVIRONMENTS))
 @click.option("--task", default="0", show_default=True, help="Task id, or a position in the panel.")
 @click.option("--setting", "file", type=click.Path(path_type=Path), help="Setting file.  [default: the 0.5 M one]")
 @click.option("--by", "who", default="hand", show_default=True, help="hand, student, teacher, or a checkpoint's path.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import logging
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -48,9 +49,18 @@ def rule_files() -> dict[str, Path]:
     }
 
 
-def available_rules() -> dict[str, type[Rule]]:
-    """Name -> class of every rule that has a name. Raises RuleError where a file holds no rule."""
-    return {name: rule_class(name) for name in rule_files()}
+def available_rules(broken: list[RuleError] | None = None) -> dict[str, type[Rule]]:
+    """Name -> class of every rule that has a name and can be had. Why others cannot is added to `broken`, or logged."""
+    found = {}
+    for name in rule_files():
+        try:
+            found[name] = rule_class(name)
+        except RuleError as error:
+            if broken is None:
+                logging.getLogger("divopd").warning("left out: %s", error)
+            else:
+                broken.append(error)
+    return found
 
 
 def rule_class(name_or_path: str | Path) -> type[Rule]:
@@ -123,7 +133,7 @@ def _load_entry(entry: EntryPoint) -> type[Rule]:
     """The class behind an entry point: a module with one rule, or one class or function of a module."""
     try:
         found = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RuleError(
             f"rule {entry.name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -151,7 +161,7 @@ def _load_file(path: Path) -> type[Rule]:
         module = sys.modules[module_name] = importlib.util.module_from_spec(spec)  # pydantic looks names up there
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             raise RuleError(f"rule file {path.name} cannot be imported: {type(error).__name__}: {error}") from error
     return _only_rule(module, f"file {path.name}")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from divopd.envs.alfworld import AlfworldEnv, GeneratedGames, OfficialGames, store, translate
+from divopd.config import EnvConfig
+from divopd.envs.alfworld import AlfworldEnv, GeneratedGames, OfficialGames, plugin, store, translate
 from divopd.envs.alfworld.generate import GameSize
 from divopd.envs.base import EnvError
 
@@ -93,6 +94,17 @@ def test_a_game_that_cannot_be_played_is_named(
     official(tmp_path, good, "s/pick-x/other")
     assert env.reset("s/pick-x/other").goal == good["task"]
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [("look", "walkthrough is 'look' where a list is due"), ([1], r"walkthrough\[0\] is 1 where text is due"),
+     ([], "has no walkthrough")],
+)  # fmt: skip
+def test_an_odd_walkthrough_is_named(odd: Any, message: str, tmp_path: Path, good: dict[str, Any]) -> None:
+    games = official(tmp_path, good | {"walkthrough": odd})
+    with pytest.raises(EnvError, match=f"the game file of s/pick-x/trial.*{message}"):
+        plugin.expert_path(EnvConfig(source=str(games.root)), AlfworldEnv(games), "s/pick-x/trial")
 
 
 def test_games_not_said_to_be_solvable_are_counted(tmp_path: Path, good: dict[str, Any]) -> None:

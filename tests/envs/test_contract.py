@@ -17,19 +17,17 @@ import pytest
 from divopd.cloning.tokenizer import build_tokenizer
 from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, TextEnv
-from divopd.envs.registry import make_envs, plugin, read_panel, train_tasks
+from divopd.envs.registry import environments, make_envs, plugin, read_panel, train_tasks
 from divopd.seeds import rng
 from divopd.suite import read_setting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ENVIRONMENTS = ("alfworld", "scienceworld", "webshop")
+ENVIRONMENTS = environments()
 OFFICIAL = ROOT.parent / "shared" / "data"
 ENGINES: dict[str, dict[str, Any]] = {
-    "alfworld": {},
+    **{name: {} for name in ENVIRONMENTS},
     "alfworld, stock": {"engine": "stock", "size": {"receptacles": [7, 7], "objects": [10, 10]}},
-    "scienceworld": {},
     "scienceworld, sketch": {"source": "sketch"},
-    "webshop": {},
     "webshop, official": {"source": str(OFFICIAL / "webshop"), "options": {"observation_mode": "text_rich"}},
     "webshop, as published": {"options": {"fixes": []}},
 }

@@ -6,6 +6,7 @@ a task, so paths of short tasks ship in gold.json.xz (`python -m divopd.envs.sci
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import lzma
@@ -105,8 +106,9 @@ def kept(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
     options = Options.model_validate(config.options)
     name = f"{task.replace('/', '-')}-{options.simplifications or 'plain'}.json"
     path = Path(config.cache_dir) / "scienceworld" / "gold" / name
-    if path.is_file():
-        return list(json.loads(path.read_text()))
+    # Missing, or not ours: ask the game.
+    with contextlib.suppress(OSError, ValueError):
+        return list(texts(json.loads(path.read_text()), "the path"))
     log.info("asking ScienceWorld for the gold path of %s: seconds to minutes, once", task)
     walk = gold_path(task, options)
     found = verified(env, task, compress(walk)) or verified(env, task, walk)
