@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # by name, so that --help imports none of them: errors whose one line says all that a user needs
 EXPECTED = ("SuiteError", "RuleError", "RunLogError", "SetupError", "EnvError", "PolicyError", "MixedRunsError",
-            "WorkerLostError", "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError")  # fmt: skip
+            "WorkerLostError", "StarvedError", "ReplayError", "RolloutError", "LossError", "PromptError",
+            "DivergedError")  # fmt: skip
 PROGRESS = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "lines", "none"]),
@@ -207,8 +208,11 @@ def rules(name: str | None) -> None:
     if name is not None:
         click.echo(scaffold.description(selection.rule_class(name)))
         return
-    for rule in selection.available_rules().values():
+    broken: list[selection.RuleError] = []
+    for rule in selection.available_rules(broken).values():
         click.echo(scaffold.summary(rule))
+    if broken:
+        raise selection.RuleError("; ".join(map(str, broken)))
 
 
 @main.command("new-rule")

@@ -95,12 +95,13 @@ def compiler() -> Check:
 
 def engine(env: str) -> Check:
     """The packages that play an environment are there; found, not imported."""
-    packages = ENGINES[env]
+    packages = ENGINES.get(env, {})
     missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         needs = " (it needs g++ to build the planner)" if env == "alfworld" else ""
         return Check(f"{env} engine", False, f"missing {', '.join(missing)}: run `make install`{needs}")
-    return Check(f"{env} engine", True, ", ".join(f"{p} {package_versions((p,))[p]}" for p in packages.values()))
+    have = ", ".join(f"{p} {package_versions((p,))[p]}" for p in packages.values())
+    return Check(f"{env} engine", True, have or "no package of its own")
 
 
 def writable(out: Path) -> Check:

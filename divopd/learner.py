@@ -33,6 +33,11 @@ class DivergedError(RuntimeError):
     """The loss, its gradient or the weights after the step are not finite."""
 
 
+def named(turns: Sequence[Turn], row: int) -> str:
+    """A row of a batch in words."""
+    return f"row {row}: rollout {'/'.join(map(str, turns[row].rollout))}, turn {turns[row].index}"
+
+
 class Learner:
     """The student in training: any Hugging Face causal language model, AdamW, one step a batch.
 
@@ -89,11 +94,14 @@ class Learner:
         self._mode()
         self.optimizer.zero_grad(set_to_none=True)
         sums = {"loss": 0.0, "value": 0.0, "kl": 0.0, "drift": 0.0, "computed_tokens": 0}
+        wrong: list[int] = []
         for batch in self._rounds([len(s.tokens) for s in sequences]):
-            for key, value in self._backward([sequences[i] for i in batch]).items():
+            part, found = self._backward([sequences[i] for i in batch])
+            wrong += found
+            for key, value in part.items():
                 sums[key] += value
-        sums = self._total(sums)
-        grad_norm = self._step(sums["loss"], version)
+        sums = self._total(sums)  # of all ranks: they stop together, and the one that has the row names it
+        grad_norm = self._step(sums["loss"], version, named(turns, min(wrong)) if wrong else "")
         self.version = version + 1
         live = sum(gate(turn) is None for turn in turns)
         tokens = sum(len(s.targets) for s in sequences)
@@ -134,34 +142,37 @@ class Learner:
                 if getattr(module, "gradient_checkpointing", False):
                     module.training = True  # the layer's alone: what it is made of stays in evaluation mode
 
-    def _backward(self, sequences: Sequence[TrainSequence]) -> dict[str, float]:
-        """Add one micro-batch's gradient; returns its part of the sums."""
+    def _backward(self, sequences: Sequence[TrainSequence]) -> tuple[dict[str, float], list[int]]:
+        """Add one micro-batch's gradient; returns its part of the sums, and rows whose loss is not finite."""
         batch = MicroBatch.of(sequences, self.config.packed)
         teacher, student, shares, weights = map(
             self._tensor, (batch.teacher, batch.student, batch.shares, batch.weights)
         )
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            loss, old = self._loss(batch, teacher, weights)
+            loss, old, each = self._loss(batch, teacher, weights)
         loss.backward()
-        return {
-            "loss": float(loss.detach()),
+        value = float(loss.detach())
+        wrong = [] if np.isfinite(value) else np.flatnonzero((~each.isfinite()).cpu().numpy()).tolist()
+        sums = {
+            "loss": value,
             "value": float(weighted_loss(old, old, teacher, shares, self.config.beta)),
             "kl": float((old - teacher).sum()),
             "drift": float((old - student).abs().sum()),
             "computed_tokens": batch.tokens.size,
         }
+        return sums, [int(np.concatenate([s.turns for s in sequences])[token]) for token in wrong]
 
-    def _loss(self, batch: MicroBatch, teacher: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted loss of a micro-batch's m tokens, and their log-probs before the step."""
+    def _loss(self, batch: MicroBatch, teacher: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted loss of a micro-batch's m tokens; their log-probs before the step, and what each token costs."""
         tokens, rows, predicts, targets = map(self._tensor, (batch.tokens, batch.rows, batch.predicts, batch.targets))
         if self.divergence is None:
             logprobs = self.scorer(tokens, rows, predicts, targets, batch.lengths)
             old = logprobs.detach()
-            return weighted_loss(logprobs, old, teacher, weights, self.config.beta), old
+            return weighted_loss(logprobs, old, teacher, weights, self.config.beta), old, old - teacher
         assert self.teacher is not None
         theirs = self.teacher.hidden(tokens, rows, predicts, batch.lengths)
         losses, old = self.scorer(tokens, rows, predicts, targets, batch.lengths, self._compare, (theirs,))
-        return self.config.beta * (weights * losses).sum(), old
+        return self.config.beta * (weights * losses).sum(), old, losses.detach()
 
     def _compare(self, logits: Tensor, targets: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
         """(c,) divergences from the teacher, and (c,) log-probs of the targets without a gradient."""
@@ -192,15 +203,16 @@ class Learner:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _step(self, loss: float, version: int) -> float:
-        """Clip and step; returns the gradient norm before clipping."""
+    def _step(self, loss: float, version: int, wrong: str = "") -> float:
+        """Clip and step; returns the gradient norm before clipping. `wrong`: the row whose loss is not finite."""
         if all(p.grad is None for p in self.parameters):  # only dead rows: still a step of AdamW, its gradient 0
             for parameter in self.parameters:
                 parameter.grad = torch.zeros_like(parameter)
         norm = self._clip()
         if not np.isfinite(loss) or not np.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
-            raise DivergedError(f"update {version}: loss {loss:g}, gradient norm {norm:g}; the step was not taken")
+            value = f"loss {loss:g}" + (f" ({wrong})" if wrong else "")
+            raise DivergedError(f"update {version}: {value}, gradient norm {norm:g}; the step was not taken")
         self.optimizer.step()
         if not self._finite():
             raise DivergedError(f"update {version}: weights are not finite after the step; lower train.learning_rate")

@@ -3,6 +3,9 @@
 The paper's loss, `sampled_reverse_kl`, needs the sampled tokens' log-probs alone and stays in objective.py. The others
 need the teacher's distribution: the learner computes it with the frozen teacher on the same sequences. How tokens add
 up to a batch's loss, `reduction`, is apart: token_shares. A new variant is one decorated function in this file.
+
+Logits of -inf are tokens of probability 0: they count 0 and get no gradient, as if the vocabulary did not hold them. A
+divergence that is infinite or has a NaN in it is so for its row alone; the learner names that row.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ def jsd(student: Tensor, teacher: Tensor, *, mix: float = 0.5) -> Tensor:
     if not 0 < mix < 1:
         raise LossError(f"loss jsd: parameter 'mix' = {mix}: it lies between 0 and 1")
     ours, theirs = F.log_softmax(student, -1), F.log_softmax(teacher, -1)
-    middle = torch.logaddexp(theirs + np.log(mix), ours + np.log1p(-mix))
+    neither = (ours == -torch.inf) & (theirs == -torch.inf)  # of which logaddexp's gradient is NaN
+    a, b = theirs.masked_fill(neither, 0), ours.masked_fill(neither, 0)
+    middle = torch.logaddexp(a + np.log(mix), b + np.log1p(-mix))
     return mix * _kl(theirs, middle) + (1 - mix) * _kl(ours, middle)
 
 
@@ -78,8 +83,11 @@ def forward_kl_top_k(student: Tensor, teacher: Tensor, *, k: int = 16) -> Tensor
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """(m, V) log-probs -> (m,) KL(p || q); classes of probability 0 under p count 0."""
-    return torch.where(p > -torch.inf, p.exp() * (p - q), 0.0).sum(-1)
+    """(m, V) log-probs -> (m,) KL(p || q); classes of probability 0 under p count 0, and so does their gradient."""
+    # masked before the arithmetic: after it the value would be right, and the gradient 0 * inf
+    none = p == -torch.inf
+    p, q = p.masked_fill(none, 0), q.masked_fill(none, 0)
+    return (p.exp() * (p - q)).sum(-1)
 
 
 def _top_k(leader: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -91,9 +99,14 @@ def _top_k(leader: Tensor, other: Tensor, k: int) -> tuple[Tensor, Tensor]:
     top = leader.topk(k, -1).indices
     rest = torch.ones_like(leader, dtype=torch.bool).scatter(-1, top, False)
     return tuple(  # type: ignore[return-value]
-        torch.cat([x.gather(-1, top), x.masked_fill(~rest, -torch.inf).logsumexp(-1, keepdim=True)], -1)
-        for x in (leader, other)
+        torch.cat([x.gather(-1, top), _total(x.masked_fill(~rest, -torch.inf))], -1) for x in (leader, other)
     )
+
+
+def _total(x: Tensor) -> Tensor:
+    """(m, V) log-probs -> (m, 1), of all of them together; where that is 0, without a gradient (torch's is NaN)."""
+    none = (x == -torch.inf).all(-1, keepdim=True)
+    return x.masked_fill(none, 0).logsumexp(-1, keepdim=True).masked_fill(none, -torch.inf)
 
 
 def loss_names() -> list[str]:

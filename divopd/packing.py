@@ -29,6 +29,7 @@ class TrainSequence:
     student: np.ndarray  # float32 (m,), log-probs under the generating weights
     shares: np.ndarray  # float32 (m,), 1 / (N * |V_t|)
     weights: np.ndarray  # float32 (m,), of the loss: w_t / (N * |V_t|) but for another reduction
+    turns: np.ndarray  # int64 (m,), which of the batch's rows each token is of
 
 
 def merge_rows(turns: Sequence[Turn], weights: np.ndarray | None = None, balance: float = 1.0) -> list[TrainSequence]:
@@ -39,21 +40,22 @@ def merge_rows(turns: Sequence[Turn], weights: np.ndarray | None = None, balance
     losses.token_shares.
     """
     scaled = np.ones(len(turns)) if weights is None else weights * len(turns) / weights.sum()
-    live = [(turn, weight) for turn, weight in zip(turns, scaled, strict=True) if gate(turn) is None]
-    places = [turn.start + np.flatnonzero(turn.valid_mask()) for turn, _ in live]
+    live = [i for i, turn in enumerate(turns) if gate(turn) is None]
+    places = [turns[i].start + np.flatnonzero(turns[i].valid_mask()) for i in live]
     token_weights = token_shares([len(where) for where in places], len(turns), balance)
-    shared: dict[tuple[Any, int], list[tuple[Turn, np.ndarray, float]]] = {}
-    for (turn, weight), where, share in zip(live, places, token_weights, strict=True):
-        shared.setdefault((turn.rollout, id(turn.context)), []).append((turn, where, float(weight * share)))
+    shared: dict[tuple[Any, int], list[tuple[int, Turn, np.ndarray, float]]] = {}
+    for i, where, share in zip(live, places, token_weights, strict=True):
+        turn = turns[i]
+        shared.setdefault((turn.rollout, id(turn.context)), []).append((i, turn, where, float(scaled[i] * share)))
     return [_sequence(rows, len(turns)) for rows in shared.values()]
 
 
-def _sequence(rows: list[tuple[Turn, np.ndarray, float]], n: int) -> TrainSequence:
-    """`rows`: each turn, its training positions, and their weight."""
-    context = np.asarray(rows[0][0].context, dtype=np.int64)
-    where = np.concatenate([positions for _, positions, _ in rows])
+def _sequence(rows: list[tuple[int, Turn, np.ndarray, float]], n: int) -> TrainSequence:
+    """`rows`: each turn with its place in the batch, its training positions, and their weight."""
+    context = np.asarray(rows[0][1].context, dtype=np.int64)
+    where = np.concatenate([positions for _, _, positions, _ in rows])
     teacher, student, shares, weights = [], [], [], []
-    for turn, positions, weight in rows:
+    for _, turn, positions, weight in rows:
         assert turn.teacher_logprobs is not None and turn.student_logprobs is not None  # the gate saw to it
         teacher.append(turn.teacher_logprobs[positions - turn.start])
         student.append(turn.student_logprobs[positions - turn.start])
@@ -67,6 +69,7 @@ def _sequence(rows: list[tuple[Turn, np.ndarray, float]], n: int) -> TrainSequen
         student=np.concatenate(student).astype(np.float32),
         shares=np.concatenate(shares).astype(np.float32),
         weights=np.concatenate(weights).astype(np.float32),
+        turns=np.concatenate([np.full(len(positions), i) for i, _, positions, _ in rows]),
     )
 
 

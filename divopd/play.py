@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ Echo = Callable[[str], None]
 Ask = Callable[[str], str]
 """Prompt -> the line typed; raises EOFError where input ends."""
 SHOWN = 60  # allowed commands listed at once
+HELP = "A number or a command in words plays a turn. ? lists the commands, help shows this, q or Ctrl-D ends."
+_BLANK = re.compile(r"(<query>|\bOBJ\b)")  # what a listed template leaves open: search[<query>], move OBJ to OBJ
+_NAMES = "OBJ: "  # starts the line of things that ScienceWorld's templates may name; no command
+_CHOICE = re.compile(r"^\d+:\t", re.MULTILINE)  # ScienceWorld asks which of several things is meant, by its number
 
 
 @dataclass(frozen=True)
@@ -48,36 +53,75 @@ def task_of(env: EnvConfig, task: str) -> str:
 
 
 def by_hand(config: EnvConfig, task: str, echo: Echo, ask: Ask) -> bool:
-    """One episode, a command a line: its number in the list, or its words; `?` lists again, `q` gives up. Success."""
-    [env] = make_envs(config, 1)
+    """One episode, a command a line (`HELP`). What is no command costs no turn. Success."""
+    [env] = make_envs(_with_list(config), 1)
     try:
         observation = env.reset(task)
         echo(_opening(task, observation))
-        allowed, turns = observation.allowed, 0
+        echo(HELP)
+        allowed, text, turns = observation.allowed, observation.text, 0
         echo(_numbered(allowed))
         while turns < config.max_turns:
             try:
-                line = ask(f"[{turns + 1}/{config.max_turns}] > ").strip()
+                action = _chosen(f"[{turns + 1}/{config.max_turns}] > ", allowed, text, echo, ask)
             except EOFError:
-                line = "q"
-            if line == "q":
                 break
-            if line in ("", "?"):
-                echo(_numbered(allowed))
+            if action is None:
                 continue
-            action = allowed[int(line) - 1] if line.isdecimal() and 0 < int(line) <= len(allowed) else line
-            step, turns = env.step(action), turns + 1
-            echo(_answer(action, step))
+            step = env.step(action)
+            turns += step.valid or step.done
+            echo(_answer(action, step) if step.valid else _answer(action, step) + "No turn is spent; ? or help.\n")
             if step.done or step.success:
                 echo(_ending(step, turns))
                 return step.success
             if step.allowed != allowed:
                 echo(_numbered(step.allowed))
-            allowed = step.allowed
+            allowed, text = step.allowed, step.text
         echo(f"no success after {turns} turn(s)")
         return False
     finally:
         env.close()
+
+
+def _with_list(config: EnvConfig) -> EnvConfig:
+    """By hand ScienceWorld lists its templates, as the others list commands, unless the setting says what it lists."""
+    if config.name != "scienceworld" or config.source == "sketch":
+        return config
+    return config.model_copy(update={"options": {"listing": "templates"} | config.options})
+
+
+def _chosen(prompt: str, allowed: Sequence[str], text: str, echo: Echo, ask: Ask) -> str | None:
+    """The action of one typed line; None where it is none. Raises EOFError at the end of input and for `q`."""
+    line = ask(prompt).strip()
+    commands = _commands(allowed)
+    if line == "q":
+        raise EOFError
+    if line == "help":
+        echo(HELP)
+        return None
+    if line in ("", "?"):
+        echo(_numbered(allowed))
+        return None
+    if line.isdecimal() and not _CHOICE.search(text):
+        if not 0 < int(line) <= len(commands):
+            echo(f"There is no number {line}: " + (f"1 to {len(commands)}." if commands else "no command is listed."))
+            return None
+        line = commands[int(line) - 1]
+    return _filled(line, ask) if line in commands else line
+
+
+def _filled(template: str, ask: Ask) -> str | None:
+    """A template with what is typed in its blanks, asked for one by one; None where one stays empty."""
+    parts = _BLANK.split(template)
+    for i in range(1, len(parts), 2):
+        parts[i] = ask(f"{''.join(parts)}   {parts[i].strip('<>')}: ").strip()
+        if not parts[i]:
+            return None
+    return "".join(parts)
+
+
+def _commands(allowed: Sequence[str]) -> list[str]:
+    return [command for command in allowed if not command.startswith(_NAMES)]
 
 
 class Spoken:
@@ -157,7 +201,10 @@ def _ending(step: Step, turns: int) -> str:
 
 
 def _numbered(allowed: Sequence[str]) -> str:
-    if not allowed:
+    commands = _commands(allowed)
+    if not commands:
         return "(this environment lists no commands here: type one)"
-    more = f"\n  ... and {len(allowed) - SHOWN} more" if len(allowed) > SHOWN else ""
-    return "\n".join(f"  {i + 1:3} {command}" for i, command in enumerate(allowed[:SHOWN])) + more
+    lines = [f"  {i + 1:3} {command}" for i, command in enumerate(commands[:SHOWN])]
+    if len(commands) > SHOWN:
+        lines.append(f"  ... and {len(commands) - SHOWN} more")
+    return "\n".join([*lines, *(f"      {names}" for names in allowed if names.startswith(_NAMES))])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import logging
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -48,9 +49,18 @@ def rule_files() -> dict[str, Path]:
     }
 
 
-def available_rules() -> dict[str, type[Rule]]:
-    """Name -> class of every rule that has a name. Raises RuleError where a file holds no rule."""
-    return {name: rule_class(name) for name in rule_files()}
+def available_rules(broken: list[RuleError] | None = None) -> dict[str, type[Rule]]:
+    """Name -> class of every rule that has a name and can be had. Why others cannot is added to `broken`, or logged."""
+    found = {}
+    for name in rule_files():
+        try:
+            found[name] = rule_class(name)
+        except RuleError as error:
+            if broken is None:
+                logging.getLogger("divopd").warning("left out: %s", error)
+            else:
+                broken.append(error)
+    return found
 
 
 def rule_class(name_or_path: str | Path) -> type[Rule]:

@@ -12,7 +12,7 @@ import torch
 from audit_pool import POOL, VOCAB, learner, model, rollout  # noqa: F401
 from divopd.audit.batches import Batch, Truth, fate
 from divopd.audit.gradients import exact, row_gradients
-from divopd.learner import Learner
+from divopd.learner import DivergedError, Learner
 from divopd.logprobs import Reference
 
 
@@ -36,6 +36,15 @@ def test_the_mean_over_what_might_have_been_sampled_is_the_whole_gradient(learne
     whole = row_gradients(exact(learner, Reference(teacher, VOCAB)), [turn]).features[0]
     assert np.linalg.norm(whole) > 1e-3
     np.testing.assert_allclose(mean, whole, atol=2e-5 * np.abs(whole).max() + 1e-7)
+
+
+def test_a_row_without_a_gradient_is_named(learner: Learner):
+    """Weights that are not finite, as of a run that diverged: no table with a hole in it."""
+    row_gradients(learner, POOL)
+    with torch.no_grad():
+        learner.model.get_input_embeddings().weight[7] = torch.nan
+    with pytest.raises(DivergedError, match=r"^row 0: rollout 0/0/0, turn 0: its gradient is not finite"):
+        row_gradients(learner, POOL)
 
 
 def test_cosines_by_hand():

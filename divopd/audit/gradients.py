@@ -16,7 +16,7 @@ from torch import Tensor
 
 from divopd.candidates import gate
 from divopd.config import LossConfig
-from divopd.learner import Learner
+from divopd.learner import DivergedError, Learner, named
 from divopd.logprobs import Reference
 from divopd.packing import MicroBatch, TrainSequence, merge_rows
 from divopd.seeds import seed as named_seed
@@ -78,7 +78,8 @@ def row_gradients(
     """Gradient of each turn's row loss at the learner's present weights, one backward pass a live row.
 
     Each parameter's gradient is taken and freed as soon as it is there: with a `sketch` no more than one tensor is held
-    beside what the backward pass itself needs. Leaves the weights and the optimizer alone.
+    beside what the backward pass itself needs. Leaves the weights and the optimizer alone. Raises DivergedError for the
+    first row whose gradient is not finite.
     """
     count = sum(p.numel() for p in learner.parameters)
     width = sketch.dim if sketch else count
@@ -103,6 +104,8 @@ def row_gradients(
             if gate(turn) is None:
                 row.zero_()
                 scores[i] = _backward(learner, merge_rows([turn])[0])
+                if not (bool(row.isfinite().all()) and np.isfinite(scores[i])):
+                    raise DivergedError(f"{named(turns, i)}: its gradient is not finite under the audited weights")
                 features[i] = row.cpu()
             progress(i + 1, len(turns), "")
     finally:
@@ -126,6 +129,6 @@ def _backward(learner: Learner, sequence: TrainSequence) -> float:
     batch = MicroBatch.of([sequence], False)
     teacher, weights = (torch.as_tensor(x, device=learner.device) for x in (batch.teacher, batch.weights))
     with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
-        loss, old = learner._loss(batch, teacher, weights)
+        loss, old, _ = learner._loss(batch, teacher, weights)
     loss.backward()
     return float((old - teacher).double().sum())

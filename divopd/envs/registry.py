@@ -49,6 +49,11 @@ class Plugin(Protocol):
     def short(self, command: str, allowed: tuple[str, ...]) -> str: ...
 
 
+def environments() -> list[str]:
+    """Every environment, sorted: the folders beside this file that hold a plugin.py."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/plugin.py"))
+
+
 def plugin(name: str) -> Plugin:
     """The seam of one environment, imported when it is first asked for."""
     return cast(Plugin, importlib.import_module(f"divopd.envs.{name}.plugin"))

@@ -17,12 +17,21 @@ import pytest
 from divopd.cloning.tokenizer import build_tokenizer
 from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, TextEnv
-from divopd.envs.registry import make_envs, plugin, read_panel, train_tasks
+from divopd.envs.registry import environments, make_envs, plugin, read_panel, train_tasks
 from divopd.seeds import rng
 from divopd.suite import read_setting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ENVIRONMENTS = ("alfworld", "scienceworld", "webshop")
+ENVIRONMENTS = environments()
+OFFICIAL = ROOT.parent / "shared" / "data"
+ENGINES: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ENVIRONMENTS},
+    "alfworld, stock": {"engine": "stock", "size": {"receptacles": [7, 7], "objects": [10, 10]}},
+    "scienceworld, sketch": {"source": "sketch"},
+    "webshop, official": {"source": str(OFFICIAL / "webshop"), "options": {"observation_mode": "text_rich"}},
+    "webshop, as published": {"options": {"fixes": []}},
+}
+"""Everything that `make_envs` can make: environment, and what a setting would say of it."""
 NONSENSE = (
     "",
     " ",
@@ -62,10 +71,24 @@ def envs(config: EnvConfig) -> Iterator[list[TextEnv]]:
         env.close()
 
 
+class Stroller:
+    """A player of goals that no expert knows: anything that is listed, or a search for the goal's own words."""
+
+    def reset(self, goal: str, text: str) -> None:
+        self._search = f"search[{goal.rpartition(', and price')[0]}]"
+
+    def distribution(self, allowed: tuple[str, ...]) -> dict[str, float]:
+        return dict.fromkeys([self._search, *(name for name in allowed if "<query>" not in name)], 1.0)
+
+    def observe(self, action: str, text: str) -> None:
+        pass
+
+
 def episode(env: TextEnv, task: str, turns: int = TURNS) -> Iterator[list[Any]]:
     """What a player sees who follows the expert with some nonsense between, step by step."""
     draws, seen = rng("contract", task), env.reset(task)
-    expert = plugin(env.name).players(())["expert"]()
+    official = env.name == "webshop" and not task.startswith("gen/")
+    expert = Stroller() if official else plugin(env.name).players(())["expert"]()
     expert.reset(seen.goal, seen.text)
     allowed = seen.allowed
     yield [seen.goal, seen.text, list(allowed)]
@@ -85,6 +108,20 @@ def episode(env: TextEnv, task: str, turns: int = TURNS) -> Iterator[list[Any]]:
         yield [action, step.text, step.reward, step.done, step.success, step.valid, step.progress, list(allowed)]
         if step.done or step.success:
             return
+
+
+def interleaved(envs: list[TextEnv], tasks: list[str]) -> list[list[Any]]:
+    """The episodes of all environments, one step of one of them at a time, in an order that is drawn."""
+    playing = {i: episode(env, task) for i, (env, task) in enumerate(zip(envs, tasks, strict=True))}
+    seen: list[list[Any]] = [[] for _ in envs]
+    draws = rng("contract", "order")
+    while playing:
+        i = sorted(playing)[int(draws.integers(len(playing)))]
+        try:
+            seen[i].append(next(playing[i]))
+        except StopIteration:
+            del playing[i]
+    return seen
 
 
 def transcripts(name: str, cache: str) -> str:
@@ -122,6 +159,27 @@ def test_no_state_leaks_between_episodes(envs: list[TextEnv], tasks: list[str]) 
     assert [theirs for _, theirs in together] == list(episode(first, tasks[3]))[: len(together)]
 
 
+@pytest.mark.parametrize("kind", ENGINES)
+def test_environments_share_no_state(kind: str, tmp_path: Path) -> None:
+    """Four at once, two of them on one task: each sees what it sees alone. Then in other seats, one reopened."""
+    config = config_of(kind.partition(",")[0], tmp_path / "alone").model_copy(update=ENGINES[kind])
+    if "official" in kind and not OFFICIAL.is_dir():
+        pytest.skip("the official files are not beside the checkout")
+    names = train_tasks(config.model_copy(update={"train_tasks": "eval"})) if "official" in kind else None
+    tasks = (names or read_panel(config.eval_panel))[:3]
+    [env] = make_envs(config, 1)
+    alone = [list(episode(env, task)) for task in tasks]
+    env.close()
+    config = config.model_copy(update={"cache_dir": str(tmp_path / "together")})  # the game plays, no transcript does
+    envs = [*make_envs(config, 3), *make_envs(config, 1)]
+    assert interleaved(envs, [*tasks, tasks[0]]) == [*alone, alone[0]]
+    envs[0].reset(tasks[0])
+    envs[0].close()
+    assert interleaved(envs, [*tasks[1:], *tasks[:2]]) == [*alone[1:], *alone[:2]]
+    for env in envs:
+        env.close()
+
+
 def test_nonsense_is_answered_and_is_no_turn_won(envs: list[TextEnv], tasks: list[str]) -> None:
     env = envs[0]
     env.reset(tasks[0])
@@ -137,10 +195,16 @@ def test_steps_are_not_counted_by_the_environment(envs: list[TextEnv], tasks: li
     assert not any(env.step("xyzzy").done for _ in range(120))
 
 
-def test_unknown_tasks_and_steps_before_a_task_are_errors_of_one_line(config: EnvConfig) -> None:
-    [env] = make_envs(config, 1)
+@pytest.mark.parametrize("kind", [kind for kind in ENGINES if "official" not in kind])
+def test_a_step_before_a_task_is_an_error(kind: str, game_cache: Path) -> None:
+    [env] = make_envs(config_of(kind.partition(",")[0], game_cache).model_copy(update=ENGINES[kind]), 1)
     with pytest.raises(EnvError, match="call reset first"):
         env.step("look")
+    env.close()
+
+
+def test_unknown_tasks_are_errors_of_one_line(config: EnvConfig) -> None:
+    [env] = make_envs(config, 1)
     for task in ("", "no such task", "gen/eval/-1", "gen/eval/x", "../../etc/passwd"):
         with pytest.raises(EnvError) as error:
             env.reset(task)

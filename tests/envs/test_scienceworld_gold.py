@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
 
+from divopd.config import EnvConfig
 from divopd.envs.base import EnvError
 from divopd.envs.scienceworld.games import parse_task
-from divopd.envs.scienceworld.gold import collect, compress, gold, shipped, verified, write_store
+from divopd.envs.scienceworld.gold import collect, compress, gold, kept, shipped, verified, write_store
 from divopd.envs.scienceworld.sketch import SketchEnv
 from divopd.envs.scienceworld.split import SHORT_TYPES
 
@@ -78,3 +80,48 @@ def test_a_shipped_path_of_each_type_wins_on_the_game(tmp_path: Path) -> None:
             assert verified(env, task, gold(task)) == gold(task)
     finally:
         env.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        (b"{}", "Input format not supported"),
+        (lzma.compress(b"{}")[:-9], "ended before the end"),
+        (lzma.compress(b"{"), "Expecting property name"),
+        (lzma.compress(b"\xff"), "can't decode"),
+        (lzma.compress(b"[]"), r"\[\] where an object is due"),
+        (lzma.compress(b'{"find-animal/1": "look"}'), "'find-animal/1' is 'look' where a list is due"),
+        (lzma.compress(b'{"find-animal/1": ["look", 1]}'), r"'find-animal/1'\[1\] is 1 where text is due"),
+    ],
+)
+def test_a_store_that_is_none_is_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
+    store = tmp_path / "gold.json.xz"
+    if content is not None:
+        store.write_bytes(content)
+    with pytest.raises(EnvError, match=message) as caught:
+        shipped(store)
+    said = str(caught.value)
+    assert said.startswith("gold.json.xz ") and "install the package anew" in said and "\n" not in said
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", '"look"', "[1]"])
+def test_a_kept_path_that_is_none_is_asked_for_again(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "scienceworld" / "gold" / "find-animal-1-easy.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('["look around"]')
+    config = EnvConfig(name="scienceworld", cache_dir=str(tmp_path))
+    assert kept(config, SketchEnv(), "find-animal/1") == ["look around"]
+    path.write_text(content)
+    asked = []
+
+    def gold_path(task: str, options: object) -> list[str]:
+        asked.append(task)
+        return []
+
+    monkeypatch.setattr("divopd.envs.scienceworld.env.gold_path", gold_path)
+    with pytest.raises(EnvError, match="does not come to a score of 100"):
+        kept(config, SketchEnv(), "find-animal/1")
+    assert asked == ["find-animal/1"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from divopd.envs.alfworld.engine import NOTHING, Episode
-from divopd.envs.alfworld.games import Game, GameSource
+from divopd.envs.alfworld.games import Game, GameError, GameSource
 from divopd.envs.alfworld.stock import StockPlayer
 from divopd.envs.alfworld.store import WorldStore, shared_store
 from divopd.envs.base import EnvError, Observation, Step
@@ -22,6 +22,8 @@ class Player(Protocol):
     def start(self, game: Game) -> tuple[str, tuple[str, ...]]: ...
 
     def act(self, command: str) -> tuple[str, tuple[str, ...], bool]: ...
+
+    def close(self) -> None: ...
 
 
 class FastPlayer:
@@ -43,6 +45,10 @@ class FastPlayer:
         feedback = self._episode.act(command)
         return feedback, self._episode.commands, self._episode.won
 
+    def close(self) -> None:
+        """End the game."""
+        self._episode = None
+
 
 class AlfworldEnv:
     """Text-only ALFWorld; one game at a time, reused for many. Not thread-safe: use processes.
@@ -63,7 +69,7 @@ class AlfworldEnv:
         """`cache_dir`: where translated games stay between processes (None: nowhere); `memory`: how many stay loaded.
 
         All environments of a process with the same two settings share the loaded games. `engine="stock"` plays on
-        TextWorld's own engine instead, some hundred times slower; that one keeps nothing.
+        TextWorld's own engine instead, some hundred times slower; each open environment has one of its own (34 MB).
         """
         self.source = source
         self._player: Player = StockPlayer() if engine == "stock" else FastPlayer(shared_store(cache_dir, memory))
@@ -72,9 +78,19 @@ class AlfworldEnv:
         self._last: tuple[str, tuple[str, ...]] = ("", ())
 
     def reset(self, task: str) -> Observation:
-        """Start the task's game from its beginning. Raises `EnvError` for an unknown task."""
+        """Start the task's game from its beginning. Raises `EnvError` for an unknown task and for a broken game."""
         self._playing = False
-        feedback, allowed = self._player.start(self.source.load(task))
+        game = self.source.load(task)
+        try:
+            feedback, allowed = self._player.start(game)
+        # The planner and TextWorld's parsers raise whatever they come upon; the planner leaves by SystemExit, too.
+        except (Exception, SystemExit) as error:
+            if isinstance(error, EnvError | OSError | MemoryError) and not isinstance(error, GameError):
+                raise
+            said = " ".join(str(error if isinstance(error, GameError) else repr(error)).split())
+            raise EnvError(
+                f"task {task!r} is no game that TextWorld can play ({said[:200]}): unpack it again"
+            ) from error
         match = _TASK.search(feedback)
         if match is None:
             raise EnvError(f"task {task!r}: the game's first text names no task; is its grammar an ALFWorld one?")
@@ -98,3 +114,4 @@ class AlfworldEnv:
     def close(self) -> None:
         """End the running game; a later `reset` starts anew."""
         self._playing = False
+        self._player.close()

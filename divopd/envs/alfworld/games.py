@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from divopd.envs.base import EnvError
+from divopd.envs.fields import entry, need, text, warn_of
 
 if TYPE_CHECKING:
     from divopd.envs.alfworld.generate import GameSize
@@ -21,6 +23,10 @@ Game = Mapping[str, Any]
 GAME_FILE = "game.tw-pddl"
 SPLITS = ("train", "valid_seen", "valid_unseen", "valid_train")
 TASK_SENTENCE = re.compile(r'"rhs":\s*"Your task is to: ((?:[^"\\]|\\.)*)"')
+
+
+class GameError(EnvError):
+    """A game that cannot be played, whatever the installation."""
 
 
 class GameSource(Protocol):
@@ -63,8 +69,16 @@ class OfficialGames:
         folder = self.root / split
         if not folder.is_dir():
             raise EnvError(f"no split {split!r} in {self.root}: expected one of {', '.join(SPLITS)}")
-        files = (path for path in folder.glob(f"*/*/{GAME_FILE}") if json.loads(path.read_text())["solvable"])
-        return sorted(path.parent.relative_to(self.root).as_posix() for path in files)
+        left_out: Counter[str] = Counter()
+        found = []
+        for path in folder.glob(f"*/*/{GAME_FILE}"):
+            game = _read(path)
+            if game.get("solvable") is True:
+                found.append(path.parent.relative_to(self.root).as_posix())
+            else:
+                left_out[f"{folder}: games that are not said to be solvable"] += 1
+        warn_of(left_out)
+        return sorted(found)
 
     def file(self, task: str) -> Path:
         """The file of a game. Raises `EnvError` for a task that there is not."""
@@ -75,12 +89,26 @@ class OfficialGames:
         return path
 
     def load(self, task: str) -> Game:
-        """Read one game file."""
+        """Read one game file. Raises `EnvError` for an unknown id, and for a file that is no game."""
         path = self.file(task)
+        game = _read(path)
+        with entry(f"{path} (unpack it again)"):
+            for key in ("pddl_domain", "pddl_problem", "grammar"):
+                text(need(game, key), key)
+        sentence = TASK_SENTENCE.search(game["grammar"])
         try:
-            game: dict[str, Any] = json.loads(path.read_text())
-            sentence = TASK_SENTENCE.search(game["grammar"])
-        except (ValueError, KeyError) as error:
-            raise EnvError(f"{path} is not an ALFWorld game ({error!r}): unpack it again") from error
-        goal = json.loads(f'"{sentence.group(1)}"') if sentence else ""
+            goal = json.loads(f'"{sentence.group(1)}"') if sentence else ""
+        except ValueError:
+            raise EnvError(f"{path}: the task's sentence in its grammar is no JSON text: unpack it again") from None
         return {**game, "task": goal, "task_type": Path(task).parent.name.split("-")[0]}
+
+
+def _read(path: Path) -> Game:
+    """A game's file, as an object. Raises `EnvError` where it is none."""
+    try:
+        game = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise EnvError(f"{path} is not an ALFWorld game ({error}): unpack it again") from error
+    if not isinstance(game, dict):
+        raise EnvError(f"{path} is not an ALFWorld game (no JSON object): unpack it again")
+    return game

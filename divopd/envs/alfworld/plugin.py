@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from divopd.config import EnvConfig, Strict
 from divopd.envs.base import EnvError, TextEnv
+from divopd.envs.fields import entry, need, texts
 
 if TYPE_CHECKING:
     from divopd.cloning.demos import Labeller
@@ -96,10 +97,12 @@ def expert_path(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
 
     if config.source == "generated":
         return played(env, Expert(), task)
-    walkthrough = OfficialGames(Path(config.source)).load(task).get("walkthrough")
-    if not walkthrough:
+    game = OfficialGames(Path(config.source)).load(task)
+    with entry(f"the game file of {task}"):
+        actions = texts(need(game, "walkthrough"), "walkthrough")
+    if not actions:
         raise EnvError(f"the game file of {task} has no walkthrough")
-    return list(walkthrough)
+    return list(actions)
 
 
 def _generated_size(config: EnvConfig) -> GameSize:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
+import weakref
 from typing import Any
 
 from divopd.envs.alfworld.games import Game
 from divopd.envs.alfworld.translate import kept_process_state
 from divopd.envs.base import EnvError
 
+_IDLE: list[Any] = []
+"""Engines that no player holds: each new one copies the 34 MB planner library and leaks 2.4 MB, so they are reused."""
 
-@functools.cache
-def _engine() -> Any:
-    """One engine a process: each new one copies the 34 MB planner library and leaks 2.4 MB."""
+
+def _new_engine() -> Any:
     try:
         import textworld
         from alfworld.agents.utils.misc import Demangler
@@ -36,17 +37,35 @@ def _engine() -> Any:
 
 
 class StockPlayer:
-    """Plays one game at a time with TextWorld's `PddlEnv`. Not thread-safe; all instances share one engine."""
+    """Plays one game at a time with TextWorld's `PddlEnv`. Not thread-safe.
+
+    The planner library keeps the running game in C globals, so no two players may share an engine: each takes one at
+    its first `start` and gives it back when it is closed or collected.
+    """
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+        self._give_back: weakref.finalize[..., StockPlayer] | None = None
 
     def start(self, game: Game) -> tuple[str, tuple[str, ...]]:
         """Load a game and give its first feedback and the commands it accepts."""
         with kept_process_state():
-            engine = _engine()
-            engine.load(game)
-            state = engine.reset()
+            if self._engine is None:
+                self._engine = _IDLE.pop() if _IDLE else _new_engine()
+                self._give_back = weakref.finalize(self, _IDLE.append, self._engine)
+            self._engine.load(game)
+            state = self._engine.reset()
         return state["feedback"], tuple(state["admissible_commands"])
 
     def act(self, command: str) -> tuple[str, tuple[str, ...], bool]:
         """Give a command's feedback, the commands accepted next, and whether the game is won."""
-        state, _, _ = _engine().step(command)
+        if self._engine is None:
+            raise EnvError("no ALFWorld game is running: call start first")
+        state, _, _ = self._engine.step(command)
         return state["feedback"], tuple(state["admissible_commands"]), bool(state["won"])
+
+    def close(self) -> None:
+        """End the game and let another player have the engine; a later `start` takes one anew."""
+        self._engine, give_back = None, self._give_back
+        if give_back is not None:
+            give_back()

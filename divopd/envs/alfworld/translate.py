@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
+from divopd.envs.alfworld.games import GameError
 from divopd.envs.alfworld.text import signature
 from divopd.envs.base import EnvError
 
@@ -141,7 +142,7 @@ class _Sas:
 
 
 def translate(game: Any) -> dict[str, Any]:
-    """A game as JSON data for `engine.World`. Raises `EnvError` where the engine is missing or the game is not one."""
+    """A game as JSON data for `engine.World`. Raises `EnvError` without the planner, `GameError` for no game."""
     try:
         import fast_downward
     except (ImportError, OSError) as error:
@@ -152,7 +153,7 @@ def translate(game: Any) -> dict[str, Any]:
             return _compiled(task, _Sas(text))
     # The translator leaves by SystemExit or an assertion where it cannot read a problem.
     except (Exception, SystemExit) as error:
-        raise EnvError(f"this ALFWorld game cannot be translated: {error!r}") from error
+        raise GameError(f"its PDDL cannot be translated: {error!r}") from error
 
 
 def _compiled(task: Any, sas: _Sas) -> dict[str, Any]:

@@ -6,6 +6,7 @@ a task, so paths of short tasks ship in gold.json.xz (`python -m divopd.envs.sci
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import lzma
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from divopd.config import EnvConfig
 from divopd.envs.base import EnvError, TextEnv
+from divopd.envs.fields import entry, mapping, texts
 from divopd.files import atomic_write
 
 log = logging.getLogger("divopd")
@@ -74,12 +76,15 @@ def write_store(paths: dict[str, list[str]], store: Path = STORE) -> None:
 
 
 @cache
-def shipped() -> dict[str, list[str]]:
-    """The paths in the package, by task. Raises `EnvError` if the file is not there."""
+def shipped(store: Path = STORE) -> dict[str, list[str]]:
+    """The paths in the package, by task. Raises `EnvError` if the file is not there, or is not what it should be."""
     try:
-        return dict(json.loads(lzma.decompress(STORE.read_bytes())))
-    except OSError as error:
-        raise EnvError(f"{STORE.name} cannot be read ({error.strerror}): install the package anew") from error
+        content = json.loads(lzma.decompress(store.read_bytes()))
+    except (OSError, lzma.LZMAError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise EnvError(f"{store.name} cannot be read ({said}): install the package anew") from error
+    with entry(f"{store.name} (install the package anew)"):
+        return {task: list(texts(path, repr(task))) for task, path in mapping(content).items()}
 
 
 def gold(task: str) -> list[str]:
@@ -101,8 +106,9 @@ def kept(config: EnvConfig, env: TextEnv, task: str) -> list[str]:
     options = Options.model_validate(config.options)
     name = f"{task.replace('/', '-')}-{options.simplifications or 'plain'}.json"
     path = Path(config.cache_dir) / "scienceworld" / "gold" / name
-    if path.is_file():
-        return list(json.loads(path.read_text()))
+    # Missing, or not ours: ask the game.
+    with contextlib.suppress(OSError, ValueError):
+        return list(texts(json.loads(path.read_text()), "the path"))
     log.info("asking ScienceWorld for the gold path of %s: seconds to minutes, once", task)
     walk = gold_path(task, options)
     found = verified(env, task, compress(walk)) or verified(env, task, walk)

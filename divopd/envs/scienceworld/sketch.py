@@ -146,6 +146,8 @@ class SketchEnv:
         return Observation(self._look(), world.goal, ())
 
     def step(self, action: str) -> Step:
+        if not hasattr(self, "_now"):
+            raise EnvError("no sketched episode is running: call reset first")
         text = self._answer(action)
         won, lost = self._judge()
         valid = not text.startswith(_REFUSED[:8])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import random
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from divopd.envs.base import EnvError
+from divopd.envs.fields import array, entry, mapping, need, odd, text, texts, warn_of
 from divopd.envs.webshop.nouns import NounSource
 from divopd.envs.webshop.search import Index
 from divopd.seeds import seed
@@ -118,18 +121,25 @@ def load_catalog(
     instruction_attributes} (`items_ins_v2*.json`). `human`: asin -> instructions of people (`items_human_ins.json`); if
     given, they are the goals, else every combination of options of each product with an `instruction` is one.
     `limit`: read this many items. `draws` names the seed of prices and price bounds; `prices` (asin -> price) and
-    `goals` (records as in `Goal.record`) replace what would be drawn. Raises `EnvError` for another format.
+    `goals` (records as in `Goal.record`) replace what would be drawn. Raises `EnvError`, naming file, entry and field,
+    for another format; what the original leaves out is left out here, with a warning that counts it.
     """
-    from divopd.envs.webshop.goals import Goal, make_goals
+    from divopd.envs.webshop.goals import make_goals, read_goals
 
+    names = [str(source) if isinstance(source, Path) else kind for source, kind in
+             ((items, "items"), (attributes, "attributes"), (human, "people's goals"))]  # fmt: skip
+    left_out: Counter[str] = Counter()
     source = stream_items(items) if isinstance(items, Path) else items
     about = _read(attributes)
     people = None if human is None else _read(human)
-    products = list(_products(source, about, limit, random.Random(seed(draws, "prices")), prices))
+    products = list(_products(source, about, limit, random.Random(seed(draws, "prices")), prices, names, left_out))
+    if not products:
+        raise EnvError(f"{names[0]} holds no product")
     if goals is not None:
-        made = [Goal.from_record(record) for record in goals]
+        made = read_goals(goals)
     else:
-        made = make_goals(products, about, people, random.Random(seed(draws, "bounds")))
+        made = make_goals(products, about, people, random.Random(seed(draws, "bounds")), names[1:], left_out)
+    warn_of(left_out)
     return Catalog(products, made, None if nouns is None else NounSource.of(nouns))
 
 
@@ -137,7 +147,7 @@ def stream_items(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON array, one at a time: the full file is larger than memory."""
     decoder = json.JSONDecoder()
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             buffer, start, more = file.read(_CHUNK).lstrip(), 1, True
             if not buffer.startswith("["):
                 raise EnvError(f"{path} is no JSON array of products: give the items_shuffle file")
@@ -153,8 +163,8 @@ def stream_items(path: Path) -> Iterator[dict[str, Any]]:
                         raise EnvError(f"{path} ends within a product: fetch it again") from error
                     chunk = file.read(max(_CHUNK, len(buffer)))
                     buffer, start, more = buffer[start:] + chunk, 0, bool(chunk)
-    except OSError as error:
-        raise EnvError(f"cannot read {path}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
 
 
 def _skip(buffer: str, start: int) -> int:
@@ -167,7 +177,7 @@ def _read(source: Mapping[str, Any] | Path) -> Mapping[str, Any]:
     if not isinstance(source, Path):
         return source
     try:
-        content = json.loads(source.read_text(encoding="utf-8"))
+        content = json.loads(source.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise EnvError(f"cannot read {source}: {error}") from error
     if not isinstance(content, dict):
@@ -176,67 +186,75 @@ def _read(source: Mapping[str, Any] | Path) -> Mapping[str, Any]:
 
 
 def _products(
-    items: Items, about: Mapping[str, Any], limit: int | None, rng: random.Random, prices: Mapping[str, float] | None
-) -> Iterator[Product]:
-    """Products in file order; ids that are 'nan', longer than 10 characters, or seen before are left out."""
+    items: Items, about: Mapping[str, Any], limit: int | None, rng: random.Random, prices: Mapping[str, float] | None,
+    names: Sequence[str], left_out: Counter[str],
+) -> Iterator[Product]:  # fmt: skip
+    """Products in file order; ids that are 'nan', longer than 10 characters, or seen before are left out.
+
+    `names`: of the two files, for messages.
+    """
     seen = set()
     for number, item in enumerate(items):
         if limit is not None and number >= limit:
             return
-        try:
-            asin = item["asin"]
-            if asin == "nan" or len(asin) > 10 or asin in seen:
-                continue
-            seen.add(asin)
-            yield _product(item, about.get(asin, {}), rng, prices)
-        except (KeyError, TypeError, AttributeError, ValueError, InvalidOperation) as error:
-            name = item.get("asin", f"number {number}") if isinstance(item, Mapping) else f"number {number}"
-            raise EnvError(f"product {name} is not in the official format: {error!r}") from error
+        with entry(f"{names[0]}: product {number}"):
+            asin = text(need(item, "asin"), "asin")
+        if asin == "nan" or len(asin) > 10 or asin in seen:
+            left_out[f"{names[0]}: products whose asin is nan, too long or repeated"] += 1
+            continue
+        seen.add(asin)
+        with entry(f"{names[1]}: {asin}"):
+            known = mapping(about.get(asin, {}))
+            attributes = texts(known["attributes"], "attributes") if "attributes" in known else NO_ATTRIBUTES
+        with entry(f"{names[0]}: product {number} ({asin})"):
+            product = _product(item, attributes, rng, prices)
+        yield product
 
 
 def _product(
-    item: Mapping[str, Any], about: Mapping[str, Any], rng: random.Random, frozen: Mapping[str, float] | None
+    item: Mapping[str, Any], attributes: Sequence[str], rng: random.Random, frozen: Mapping[str, float] | None
 ) -> Product:
-    bullets = item["small_description"]
+    bullets = need(item, "small_description")
     prices = _prices(item.get("pricing"))
     drawn = prices[0] if len(prices) == 1 else rng.uniform(prices[0], prices[1])
     if frozen is not None and item["asin"] not in frozen:
         raise EnvError(f"no price for product {item['asin']} among the frozen ones: give every product's, or none")
     return Product(
         asin=item["asin"],
-        title=_text(item["name"]),
-        description=_text(item["full_description"]),
-        bullets=tuple(map(_text, bullets if isinstance(bullets, list) else [bullets])),
-        category=sys.intern(item["category"]),
-        query=sys.intern(item["query"].lower().strip()),
-        product_category=sys.intern(item["product_category"]),
+        title=text(need(item, "name"), "name"),
+        description=text(need(item, "full_description"), "full_description"),
+        bullets=texts(bullets if isinstance(bullets, list) else [bullets], "small_description"),
+        category=sys.intern(text(need(item, "category"), "category")),
+        query=sys.intern(text(need(item, "query"), "query").lower().strip()),
+        product_category=sys.intern(text(need(item, "product_category"), "product_category")),
         price_tag=" to ".join(f"${price}" for price in prices),
         price=drawn if frozen is None else frozen[item["asin"]],
-        options=_options(item["customization_options"]),
-        attributes=tuple(sys.intern(a) for a in about["attributes"]) if "attributes" in about else NO_ATTRIBUTES,
+        options=_options(need(item, "customization_options")),
+        attributes=tuple(map(sys.intern, attributes)),
     )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _prices(text: str | None) -> list[float]:
+def _prices(given: Any) -> list[float]:
     """The one price, or the two ends of the range, that a price text names."""
-    if not text:
+    if not given:
         return [DEFAULT_PRICE]
-    prices = [float(Decimal(re.sub(r"[^\d.]", "", part))) for part in text.split("$")[1:]]
-    if not prices:
-        raise ValueError(f"no $ in the price {text!r}")
+    try:
+        prices = [float(Decimal(re.sub(r"[^\d.]", "", part))) for part in text(given, "pricing").split("$")[1:]]
+    except InvalidOperation:
+        prices = []
+    if not prices or not all(map(math.isfinite, prices)):
+        raise odd(given, "pricing", "an amount after $")
     return prices[:2]
 
 
-def _options(groups: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+def _options(groups: Any) -> dict[str, tuple[str, ...]]:
     options: dict[str, tuple[str, ...]] = {}
-    for name, values in (groups or {}).items():
+    for name, values in mapping(groups or {}, "customization_options").items():
+        place = f"customization_options.{name}"
         if values is not None:
-            texts = (value["value"].strip().replace("/", " | ").lower() for value in values)
-            options[sys.intern(name.lower())] = tuple(sys.intern(text) for text in texts)
+            found = [
+                text(need(value, "value"), f"{place}[{i}].value").strip().replace("/", " | ").lower()
+                for i, value in enumerate(array(values, place))
+            ]
+            options[sys.intern(name.lower())] = tuple(map(sys.intern, found))
     return options

@@ -8,7 +8,7 @@ from divopd.envs.base import EnvError, Observation, Step
 from divopd.envs.webshop.catalog import Catalog
 from divopd.envs.webshop.fixes import Fixes
 from divopd.envs.webshop.goals import Goal
-from divopd.envs.webshop.pages import MODES, SEARCH, Mode
+from divopd.envs.webshop.pages import MODES, Mode
 from divopd.envs.webshop.session import Session, Shop
 from divopd.envs.webshop.splits import find_goal
 
@@ -84,7 +84,4 @@ class WebshopEnv:
     def _allowed(session: Session) -> tuple[str, ...]:
         if session.fixes.end_is_final and session.place.kind == "done":
             return ()
-        return tuple(
-            QUERY if name == SEARCH and session.place.kind == "search" else f"click[{name}]"
-            for name in session.clickables()
-        )
+        return (QUERY,) if session.place.kind == "search" else session.offered()

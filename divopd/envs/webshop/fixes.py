@@ -21,6 +21,9 @@ class Fixes:
     - `end_is_final`: after `buy now` the episode can be searched and bought in again. Mended: nothing works any more.
     - `route_by_page`: where `< prev` leads is read from the address, which holds the query; a query with
       `search_results` or `item_page` in it leads astray. Mended: it depends on the page shown.
+    - `clicks_by_name`: an option whose text holds a `[` or a line break, or is `search`, cannot be clicked, because an
+      action is split at its last `[`. Mended: `click[...]` around its words clicks it. (What cannot be clicked is never
+      listed among the allowed actions.)
     - `marks_by_state`: rich text marks an option as clicked where its text stands quoted in the address, so a query, an
       option name or a sign outside ASCII decides. Mended: the chosen value of each group is marked.
     - `reachable_goals_only`: some goals give less than 1 even on their own product. Mended: they are left out.
@@ -31,6 +34,7 @@ class Fixes:
     block_backdoors: bool = True
     end_is_final: bool = True
     route_by_page: bool = True
+    clicks_by_name: bool = True
     marks_by_state: bool = True
     reachable_goals_only: bool = True
     split_by_product: bool = True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from divopd.envs.base import EnvError
+from divopd.envs.fields import FieldError, array, entry, need, odd, text, texts
 from divopd.envs.webshop.catalog import Product
 
 PRICE_BOUNDS = tuple(10.0 * step for step in range(1, 100))
@@ -45,34 +46,60 @@ class Goal:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Goal:
-        """From the original's goal dict. Raises `EnvError` for a missing key."""
-        try:
-            options = record["goal_options"]
-            return cls(
-                asin=record["asin"],
-                category=record.get("category", ""),
-                query=record["query"],
-                title=record["name"],
-                product_category=record["product_category"],
-                instruction=record.get("instruction_text", ""),
-                attributes=tuple(record["attributes"]),
-                price_upper=float(record["price_upper"]),
-                options=tuple(options.items()) if isinstance(options, Mapping) else tuple(("", v) for v in options),
-            )
-        except KeyError as error:
-            raise EnvError(f"a goal lacks {error}: goals are JSON objects with the original's keys") from error
+        """From the original's goal dict. Raises FieldError (fields.py) for a missing or odd field."""
+        price = need(record, "price_upper")
+        if not isinstance(price, int | float):
+            raise odd(price, "price_upper", "a number")
+        return cls(
+            asin=text(need(record, "asin"), "asin"),
+            category=text(record.get("category", ""), "category"),
+            query=text(need(record, "query"), "query"),
+            title=text(need(record, "name"), "name"),
+            product_category=text(need(record, "product_category"), "product_category"),
+            instruction=text(record.get("instruction_text", ""), "instruction_text"),
+            attributes=_some(need(record, "attributes"), "attributes"),
+            price_upper=float(price),
+            options=_wishes(need(record, "goal_options"), "goal_options"),
+        )
+
+
+def read_goals(records: Iterable[Mapping[str, Any]]) -> list[Goal]:
+    """Goals as `Goal.record` writes them. Raises `EnvError` for one that is none."""
+    goals = []
+    for number, record in enumerate(records):
+        with entry(f"goal {number}"):
+            goals.append(Goal.from_record(record))
+    return goals
+
+
+def _some(value: Any, name: str) -> tuple[str, ...]:
+    """At least one attribute: the reward divides by their number."""
+    attributes = texts(value, name)
+    if not attributes:
+        raise FieldError(f"{name} is empty where at least one attribute is due")
+    return attributes
+
+
+def _wishes(value: Any, name: str) -> tuple[tuple[str, str], ...]:
+    """Wanted options: an object name -> value, or a list of values, whose names stay empty."""
+    if isinstance(value, Mapping):
+        return tuple((key, text(wanted, f"{name}.{key}")) for key, wanted in value.items())
+    return tuple(("", wanted) for wanted in texts(value, name))
 
 
 def make_goals(
-    products: Iterable[Product], about: Mapping[str, Any], people: Mapping[str, Any] | None, rng: random.Random
-) -> list[Goal]:
-    """All goals in the original's order; `rng` draws the price bounds."""
+    products: Iterable[Product], about: Mapping[str, Any], people: Mapping[str, Any] | None, rng: random.Random,
+    names: Sequence[str] = ("attributes", "people's goals"), left_out: Counter[str] | None = None,
+) -> list[Goal]:  # fmt: skip
+    """All goals in the original's order; `rng` draws the price bounds. `names`: of the two sources, for messages."""
     goals: list[Goal] = []
+    left_out = Counter() if left_out is None else left_out
     for product in products:
         if people is not None:
-            goals += _human(product, people.get(product.asin, ()), rng)
+            goals += _human(product, people.get(product.asin, ()), rng, names[1], left_out)
         else:
-            goals += _synthetic(product, about.get(product.asin, {}), rng)
+            with entry(f"{names[0]}: {product.asin}"):
+                goals += _synthetic(product, about.get(product.asin, {}), rng)
     random.Random(ORDER_SEED).shuffle(goals)
     return goals
 
@@ -88,35 +115,41 @@ def _bound(price: float, rng: random.Random) -> tuple[float, str]:
 
 def _synthetic(product: Product, about: Mapping[str, Any], rng: random.Random) -> list[Goal]:
     """One goal for every combination of the product's options, if it has an instruction."""
-    words = about.get("instruction")
-    if words is None:
+    if about.get("instruction") is None:
         return []
+    words = text(about["instruction"], "instruction")
+    attributes = _some(need(about, "instruction_attributes"), "instruction_attributes")
     bound, price = _bound(product.price, rng)
-    attributes = tuple(about["instruction_attributes"])
     names = sorted(product.options)
     goals = []
     for values in itertools.product(*(product.options[name] for name in names)):
         options = tuple(zip(names, values, strict=True))
         wish = ", and ".join(f"{name}: {value}" for name, value in options)
-        text = f"{words} with {wish}{price}" if wish else f"{words}{price}"
-        goals.append(_goal(product, text, attributes, bound, options))
+        instruction = f"{words} with {wish}{price}" if wish else f"{words}{price}"
+        goals.append(_goal(product, instruction, attributes, bound, options))
     return goals
 
 
-def _human(product: Product, asked: Sequence[Mapping[str, Any]], rng: random.Random) -> list[Goal]:
+def _human(product: Product, asked: Any, rng: random.Random, source: str, left_out: Counter[str]) -> list[Goal]:
     """One goal for each person's instruction that names an attribute."""
     goals = []
-    for one in asked:
-        attributes = tuple(one["instruction_attributes"])
-        if attributes:
-            bound, price = _bound(product.price, rng)
-            options = tuple(("", value) for value in one["instruction_options"])
-            goals.append(_goal(product, one["instruction"].strip(".") + price, attributes, bound, options))
+    with entry(f"{source}: {product.asin}"):
+        asked = array(asked, "its entry")
+    for number, one in enumerate(asked):
+        with entry(f"{source}: {product.asin}[{number}]"):
+            attributes = texts(need(one, "instruction_attributes"), "instruction_attributes")
+            if not attributes:
+                left_out[f"{source}: instructions with no attribute"] += 1
+                continue
+            words = text(need(one, "instruction"), "instruction").strip(".")
+            options = _wishes(need(one, "instruction_options"), "instruction_options")
+        bound, price = _bound(product.price, rng)
+        goals.append(_goal(product, words + price, attributes, bound, options))
     return goals
 
 
 def _goal(
-    product: Product, text: str, attributes: tuple[str, ...], bound: float, options: tuple[tuple[str, str], ...]
+    product: Product, instruction: str, attributes: tuple[str, ...], bound: float, options: tuple[tuple[str, str], ...]
 ) -> Goal:
     return Goal(
         asin=product.asin,
@@ -124,7 +157,7 @@ def _goal(
         query=product.query,
         title=product.title,
         product_category=product.product_category,
-        instruction=text,
+        instruction=instruction,
         attributes=attributes,
         price_upper=bound,
         options=options,

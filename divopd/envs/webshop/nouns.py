@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from divopd.envs.base import EnvError
+from divopd.envs.fields import entry, texts
 
 SPACY_MODEL = "en_core_web_lg"
 Nouns = Sequence[str]
@@ -49,6 +50,8 @@ class NounSource:
 
 def spacy_nouns(title: str) -> Nouns:
     """Ask spaCy. Raises `EnvError` where it or its English model is not installed."""
+    if not title.strip():
+        return []
     return [token.text.lower() for token in _spacy()(title) if token.pos_ in ("NOUN", "PROPN")]
 
 
@@ -72,11 +75,13 @@ def read_nouns(path: Path) -> Mapping[str, Nouns]:
     noun twice lists distinct nouns; each is then repeated as often as it stands in the title as a word of its own.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise EnvError(f"cannot read the nouns file {path}: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(nouns, list) for nouns in content.values()):
         raise EnvError(f"the nouns file {path} is no JSON object title -> list of nouns")
+    with entry(f"the nouns file {path}"):
+        content = {title: texts(nouns, repr(title)) for title, nouns in content.items()}
     if all(len(set(nouns)) == len(nouns) for nouns in content.values()):
         content = {title: _repeated(title.lower(), nouns) for title, nouns in content.items()}
     return content

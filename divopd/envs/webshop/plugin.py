@@ -140,7 +140,12 @@ def _shop(source: str, options_json: str) -> tuple[Catalog, dict[str, Goal]]:
     if source == "generated":
         return _generated(options)
     catalog = _official(Path(source), options)
-    return catalog, tasks_of(catalog, _fixes(options))
+    tasks = tasks_of(catalog, _fixes(options))
+    if not tasks:
+        raise EnvError(
+            f"{source}: none of its products has a goal, or none that can be reached (options.goals, .limit)"
+        )
+    return catalog, tasks
 
 
 def _generated(options: Options) -> tuple[Catalog, dict[str, Goal]]:

@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -26,6 +27,31 @@ def parse_action(action: str) -> tuple[str, str] | None:
     """(name, lower-cased argument) of `name[argument]`, or None. Greedy and case-sensitive, as the original."""
     match = _ACTION.match(action)
     return None if match is None else (match[1], match[2].lower())
+
+
+def button(action: str, names: Collection[str], on_item: bool, by_name: bool) -> str | None:
+    """Which of a page's buttons an action clicks. `on_item`: an item's page; `by_name`: Fixes.clicks_by_name."""
+    name, argument = parse_action(action) or ("", "")
+    if name == "click" and argument in names and argument != pages.SEARCH:
+        return argument
+    if not by_name or not (action.startswith("click[") and action.endswith("]")):
+        return None
+    argument = action[len("click[") : -1].lower()
+    if not argument or (argument == pages.SEARCH and not on_item):
+        return None
+    return argument if argument in names else next((one for one in names if one and _spelt(one) == argument), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def offers(names: tuple[str, ...], on_item: bool, by_name: bool) -> tuple[str, ...]:
+    """The clicks on a page's buttons that do something, each once and, `by_name`, in one line."""
+    known = dict.fromkeys(names)
+    clicks = dict.fromkeys(f"click[{_spelt(name) if by_name else name}]" for name in known)
+    return tuple(click for click in clicks if button(click, known, on_item, by_name))
+
+
+def _spelt(name: str) -> str:
+    return " ".join(name.split())
 
 
 class Shop:
@@ -67,15 +93,17 @@ class Session:
 
     def act(self, action: str) -> bool:
         """Do what the action says; False where it says nothing that can be done here, and nothing changes."""
-        parsed = parse_action(action)
-        if parsed is None or (self.fixes.end_is_final and self.place.kind == "done"):
+        if self.fixes.end_is_final and self.place.kind == "done":
             return False
-        name, argument = parsed
+        name, argument = parse_action(action) or ("", "")
         if name == "search":
             return self._search(argument, 1)
-        if name == "click" and argument in self.clickables() and argument != pages.SEARCH:
-            return self._click(argument)
-        return False
+        clicked = button(action, self.clickables(), self.place.kind == "item", self.fixes.clicks_by_name)
+        return clicked is not None and self._click(clicked)
+
+    def offered(self) -> tuple[str, ...]:
+        """The clicks that do something here, each once, in the page's order."""
+        return offers(self.clickables(), self.place.kind == "item", self.fixes.clicks_by_name)
 
     def clickables(self) -> tuple[str, ...]:
         """Everything on the page that can be clicked, in the original's order."""
