@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from divopd import interrupts
@@ -62,13 +63,12 @@ def test_a_pool_of_processes_ends_at_once_and_without_traces(tmp_path: Path):
     (tmp_path / "settings" / "tiny.yaml").write_text(f"cap: 2\n{policies}{env}")
     suite.write_text("name: tiny\nsettings: [tiny]\nmethods: [vanilla]\n")
     args = ("prepare", "--suite", str(suite), "--workers", "2", "--progress", "none")
-    began: list[float] = []
 
-    def soon() -> bool:
-        began[:] = began or [time.monotonic()]
-        return time.monotonic() > began[0] + 1.0
+    def importing() -> bool:
+        """It has started its processes."""
+        return any(child.children() for child in psutil.Process().children() if str(suite) in child.cmdline())
 
-    for when in (soon, lambda: any((tmp_path / "games").rglob("*"))):
+    for when in (importing, lambda: any((tmp_path / "games").rglob("*"))):
         code, lines = interrupted(signal.SIGINT, when, *args)
         assert (code, lines) == (130, [f"interrupted: {interrupts.KEPT['prepare']}"])
 

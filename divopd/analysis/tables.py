@@ -88,14 +88,14 @@ def main_table(
     header += ["Final-5 (reported)", "Token speedup (reported)", "GPU speedup (reported)"]
     notes = [_SUCCESS_NOTE, _SPEEDUP_NOTE, f"{REPORTED} Teacher: its success there; ours is not logged."]
     notes += [*few_note(summary), *arrivals(summary)]
-    if any(n["diverged"] for n in numbers):
-        notes.append(
-            "† Holds diverged runs, which count as success 0 after their last evaluation in nAUC, and in final-5 where "
-            "they have no evaluation after training began."
-        )
+    notes += [_DIVERGED_NOTE] if any(n["diverged"] for n in numbers) else []
     return Table("Success and speedup", header, rows, pd.DataFrame(numbers), notes)
 
 
+_DIVERGED_NOTE = (
+    "† Holds diverged runs, which count as success 0 after their last evaluation in nAUC, and in final-5 where they "
+    "have no evaluation after training began."
+)
 _SUCCESS_NOTE = (
     "Success in percent. Brackets: 95 % t interval over seeds. Peak's bias: points by which the highest of that many "
     "evaluations on that many games lies above the best success, on average. Final-5: mean of the last five "
