@@ -37,8 +37,8 @@ def deferred() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in came:
-            os.kill(os.getpid(), number)
+        for late in came:
+            os.kill(os.getpid(), late)
 
 
 class WorkerPool(ProcessPoolExecutor):
