@@ -192,6 +192,11 @@ def tasks(config, split):
     raise EnvError(f"no split {split!r}")
 
 
+def check_tasks(config, tasks):
+    for task in tasks:
+        Buttons().reset(task)
+
+
 def style():
     return Words()
 
@@ -218,7 +223,7 @@ def test_an_environment_as_contributing_says(checkout: Checkout) -> None:
     (folder / "plugin.py").write_text(PLUGIN)
     checkout.edit("divopd/config.py", '"webshop"] = "alfworld"', '"webshop", "buttons"] = "alfworld"')
     panel = experiments / "panels" / "buttons_eval.txt"
-    panel.write_text("".join(f"gen/eval/{i}\n" for i in range(20)))
+    panel.write_text("".join(f"gen/eval/{i}\n" for i in range(100)))
     with (experiments / "panels" / "SHA256SUMS").open("a") as sums:
         sums.write(f"{hashlib.sha256(panel.read_bytes()).hexdigest()}  {panel.name}\n")
     policies = "student: {path: models/alfworld/student-0.5m}\nteacher: {path: models/alfworld/teacher}\ncap: 4\n"
@@ -230,6 +235,6 @@ def test_an_environment_as_contributing_says(checkout: Checkout) -> None:
     done = checkout.run("-c", "from divopd.cli import main; main(['play', 'buttons'])")
     assert done.returncode == 0 and "press zero" in done.stdout, done.stderr
     checkout.edit("experiments/demo.yaml", "settings: [", "settings: [buttons-0.5m, ")
-    assert "panel experiments/panels/buttons_eval.txt: found" in checkout.divopd("doctor", "experiments/demo.yaml")
+    assert "panel experiments/panels/buttons_eval.txt: 100 tasks" in checkout.divopd("doctor", "experiments/demo.yaml")
     needs = checkout.run("-c", "from divopd.doctor import engine; print(engine('buttons'))")  # asked before training
     assert "no package of its own" in needs.stdout, needs.stderr
