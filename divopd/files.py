@@ -12,7 +12,7 @@ import socket
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK = ".lock"
@@ -70,11 +70,10 @@ def only_writer(folder: Path) -> Iterator[None]:
 
     The lock is the kernel's (flock) on `.lock`: it ends with its process, however that ends, so that what a killed one
     leaves is no obstacle. On NFS Linux hands it to the server, so that it holds between machines; on a file system
-    without locks a warning says that nobody is kept out. The file goes when the lock does.
+    without locks a warning says that nobody is kept out. The file goes when the lock does, and so does an empty folder.
     """
     path = folder / LOCK
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         handle = _locked(path)
     except OSError as error:
         raise RunLogError(f"cannot write {folder}: {error.strerror}; choose another --out") from error
@@ -86,13 +85,19 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)  # while it is held: see _locked
+        with suppress(OSError):
+            folder.rmdir()  # nothing came of it
         os.close(handle)
 
 
 def _locked(path: Path) -> int | None:
     """A handle of the locked file at `path`; None where another process has it."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # another process had the folder, left it empty and removed it
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -89,6 +89,15 @@ def test_one_process_at_a_time(tmp_path: Path):
     assert list(folder.iterdir()) == []  # no trace in the run's folder
 
 
+def test_a_folder_of_which_nothing_came_goes_again(tmp_path: Path):
+    with pytest.raises(ValueError), only_writer(tmp_path / "new"):
+        raise ValueError("a check that fails before anything is written")
+    assert not (tmp_path / "new").exists()
+    with only_writer(tmp_path / "run"):
+        (tmp_path / "run" / "log").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
+
+
 def test_a_lock_ends_with_its_process(tmp_path: Path):
     with another_process(tmp_path) as other:
         other.send_signal(signal.SIGKILL)
