@@ -53,13 +53,17 @@ figures: $(STAMP)               ## tables and figures again, from results/ alone
 
 install: $(STAMP)
 
-# An environment is made again only when what it is made from changes (workflow/install.py).
+# An environment is made again only when what it is made from changes (workflow/install.py), or where it was moved or copied
+# to, as its scripts and the editable project name the old place.
 PINS := pyproject.toml $(wildcard requirements/*.txt) workflow/find_python.sh workflow/install.py workflow/check_torch.py
 INSTALL = @python=$$(PYTHON="$(PYTHON)" sh workflow/find_python.sh) && \
   TORCH_INDEX="$(TORCH_INDEX)" TORCH_CUDA="$(TORCH_CUDA)" TARGET="$(firstword $(MAKECMDGOALS))" \
   "$$python" workflow/install.py $(@D)
 
-$(STAMP): $(PINS)
+moved = $(shell test ! -e $(1) || grep -qxF "$$(pwd -P)" $(1) && test -x $(dir $(1))bin/python || echo MOVED)
+.PHONY: MOVED
+
+$(STAMP): $(PINS) $(call moved,$(STAMP))
 	$(INSTALL) core
 
 lock:                           ## the newest versions that pyproject.toml allows into requirements/; KEEP=1: as few new as can be
@@ -82,7 +86,7 @@ VLLM_BIN := .venv-vllm/bin
 vllm-test: .venv-vllm/.installed ## the vLLM back end's tests (docs/vllm.md)
 	HF_HUB_OFFLINE=1 $(VLLM_BIN)/python -m pytest tests/test_vllm*.py
 
-.venv-vllm/.installed: $(PINS)
+.venv-vllm/.installed: $(PINS) $(call moved,.venv-vllm/.installed)
 	$(INSTALL) $(VLLM)
 
 clean:                          ## remove the venv and caches; results stay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -86,6 +87,9 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def run(self: Any, command: list[str], env: dict[str, str]) -> None:
         ran.append(" ".join(command))
+        if command[1:3] == ["-m", "venv"]:
+            (Path(command[3]) / "bin").mkdir()
+            (Path(command[3]) / "bin" / "python").symlink_to(command[0])
         if "wheel" in command:
             folder = Path(command[command.index("--wheel-dir") + 1])
             folder.mkdir()
@@ -116,15 +120,75 @@ def test_an_environment_is_complete_or_made_anew(
 ):
     venv = tmp_path / "venv"
     venv.mkdir()
-    (venv / "half-written").touch()  # an interrupted installation's
+    (venv / "install.log").touch()  # an interrupted installation's
     install.Installer(venv, "core", latest=False).install()
-    assert not (venv / "half-written").exists() and "not complete, made anew" in capsys.readouterr().out
+    assert not (venv / "install.log").exists() and "not complete, made anew" in capsys.readouterr().out
     commands.clear()
     install.Installer(venv, "core", latest=False).install()
     assert commands == []
+    (venv / "bin" / "python").unlink()  # its Python went
+    install.Installer(venv, "core", latest=False).install()
+    assert commands
+    commands.clear()
     (venv / ".installed").write_text("of another lock")
     install.Installer(venv, "core", latest=False).install()
     assert commands and "out of date" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path, commands: list[str]):
+    (tmp_path / "mine").touch()
+    with pytest.raises(install.InstallError, match="holds other things than an environment"):
+        install.Installer(tmp_path, "core", latest=False).install()
+    assert commands == [] and (tmp_path / "mine").exists()
+
+
+def test_the_active_environment_can_be_made_anew(tmp_path: Path):
+    """Its python is removed under the installation that it runs; the next environment is of the one behind it."""
+    venv, script = tmp_path / "venv", tmp_path / "script.py"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(sys._base_executable)
+    (venv / "pyvenv.cfg").write_text(f"home = {Path(sys._base_executable).parent}\n")
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'workflow')!r}); import install; from pathlib import Path\n"
+        "def run(self, command, env):\n    print(command[0], Path(command[0]).exists()); sys.exit()\n"
+        f"install.Steps.run = run; install.Installer(Path({str(venv)!r}), 'core', False).install()\n"
+    )
+    done = subprocess.run([venv / "bin" / "python", script], capture_output=True, text=True)
+    assert done.stdout.split()[-1] == "True" and str(venv) not in done.stdout.split("...")[-1], done
+
+
+def test_a_constraint_in_a_pip_conf_is_overruled(tmp_path: Path):
+    (tmp_path / "old.txt").write_text("pip<1\n")
+    (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path / 'old.txt'}\n")
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", f"pip=={metadata.version('pip')}"]
+    env = install.environ(LOCKS[0]) | {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    for constraint, code in (({"PIP_CONSTRAINT": ""}, 1), (install.NO_CONSTRAINT, 0)):
+        assert subprocess.run(pip, env=env | constraint, capture_output=True).returncode == code
+    assert install.Installer(tmp_path, "core", latest=True).env["PIP_CONSTRAINT"] == os.devnull
+
+
+def test_an_environment_that_was_moved_is_made_anew(tmp_path: Path, commands: list[str]):
+    """Its scripts, and the project that it holds, would be the old place's."""
+    for name in ("Makefile", "pyproject.toml", "requirements", "workflow"):
+        (tmp_path / name).symlink_to(ROOT / name)
+
+    def would_install() -> bool:
+        make = ["make", "--dry-run", "--directory", str(tmp_path), "install"]
+        return "workflow/install.py" in subprocess.run(make, capture_output=True, text=True, check=True).stdout
+
+    assert would_install()
+    install.Installer(tmp_path / ".venv", "core", latest=False).install()
+    stamp = tmp_path / ".venv" / ".installed"
+    assert would_install()  # made for ROOT, and now in tmp_path
+    stamp.write_text(stamp.read_text().replace(str(ROOT), str(tmp_path.resolve())))
+    assert not would_install()
+    (tmp_path / ".venv" / "bin" / "python").unlink()
+    assert would_install()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.setattr(sys, "argv", ["install.py", "/proc/none", "core"])
+    assert install.main() == 1 and re.fullmatch(r"error: \[Errno \d+\] .*'/proc/none'\n", capsys.readouterr().err)
 
 
 def test_wheels_survive_a_cache_that_cannot_be_written(tmp_path: Path, commands: list[str]):

@@ -36,6 +36,11 @@ KEPT = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CERT", "CLIEN
         "CONFIG_FILE")  # fmt: skip
 
 
+NO_CONSTRAINT = {"PIP_CONSTRAINT": os.devnull}  # an empty value would leave a pip.conf's in force
+# what an environment is made of, for one whose pyvenv.cfg an interrupted removal took first
+PARTS = {"bin", "include", "lib", "lib64", "wheels", ".gitignore", ".installed", "install.log"}
+
+
 class InstallError(Exception):
     """One line that says what failed and how to mend it."""
 
@@ -107,7 +112,7 @@ class Installer:
         self.lock = lock_file(kind)
         self.env = environ(self.lock)
         if latest:
-            self.env.pop("PIP_CONSTRAINT")
+            self.env |= NO_CONSTRAINT
         self.python = str(venv / "bin" / "python")
 
     def fingerprint(self) -> str:
@@ -119,17 +124,26 @@ class Installer:
 
     def install(self) -> None:
         stamp = self.venv / ".installed"
-        if stamp.is_file() and not self.latest and stamp.read_text() == self.fingerprint():
-            stamp.touch()
+        made_of = f"{self.fingerprint()}\n{ROOT}\n"  # make reads where it was made (Makefile)
+        whole = stamp.is_file() and Path(self.python).exists()
+        if whole and not self.latest and stamp.read_text().split("\n")[0] == self.fingerprint():
+            stamp.write_text(made_of)
             return
         if self.venv.exists():
+            self._check_environment()
             print(f"{self.venv.name}: {'out of date' if stamp.is_file() else 'not complete'}, made anew")
             shutil.rmtree(self.venv)
         self.venv.mkdir(parents=True)
         self.steps = Steps(self.venv / "install.log", 5)
         self._install()
-        stamp.write_text(self.fingerprint())
+        stamp.write_text(made_of)
         print(f"installed into {self.venv.name} in {duration(time.monotonic() - self.steps.begin)}")
+
+    def _check_environment(self) -> None:
+        """Remove nothing that is no environment, nor what is left of one."""
+        names = {path.name for path in self.venv.iterdir()}
+        if "pyvenv.cfg" not in names and not names <= PARTS:
+            raise InstallError(f"{self.venv} holds other things than an environment: name another folder, or remove it")
 
     def _install(self) -> None:
         source = "the newest versions allowed" if self.latest else self.lock.relative_to(ROOT)
@@ -137,9 +151,10 @@ class Installer:
         build, torch = pins(BUILD), f"torch=={pins(self.lock)['torch']}"
         tools = ["pip", "setuptools"] if self.latest else [f"{name}=={build[name]}" for name in ("pip", "setuptools")]
         with self.steps.step("environment with " + ", ".join(tools)):
-            self.steps.run([sys.executable, "-m", "venv", str(self.venv)], self.env)
+            # not sys.executable, which is the removed environment's where that one is active
+            self.steps.run([sys._base_executable, "-m", "venv", str(self.venv)], self.env)
             # the constraint is of what comes later; pip is in no lock
-            self._pip("install", "--upgrade", *tools, PIP_CONSTRAINT="")
+            self._pip("install", "--upgrade", *tools, **NO_CONSTRAINT)
         with self.steps.step("torch" if self.latest else torch):
             self._check_torch()
             self._pip("install", *self._index(), self._range("torch") if self.latest else torch)
@@ -224,6 +239,8 @@ def alone() -> Iterator[None]:
         except BlockingIOError:
             print("waiting: another command is installing into this checkout", flush=True)
             fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError:  # a file system that locks no folders
+            pass
         yield
     finally:
         os.close(folder)
@@ -239,7 +256,7 @@ def main() -> int:
     try:
         with alone():
             Installer(venv, options.kind, options.latest).install()
-    except InstallError as error:
+    except (InstallError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
