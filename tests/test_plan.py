@@ -185,9 +185,13 @@ def test_a_plan_plays_the_cells_own_pipeline(cells, monkeypatch: pytest.MonkeyPa
     real = scaling.Synthetic
     monkeypatch.setattr(scaling, "Synthetic", lambda spec, seed: (played.append(spec.pipeline), real(spec, seed))[1])
     rates = StageRates("hand", 4.0, 1e-4, 0.1, 1e6, 1e3, 0.0)
-    other = run.pipeline.model_copy(update={"arrives": "rollout", "sync": "latest", "steps_in_flight": 2})
-    for cell_ in (run, run.model_copy(update={"pipeline": other})):
+    tasks = {"tasks_per_step": 8, "runs_per_task": 3}
+    other = run.pipeline.model_copy(update={"arrives": "rollout", "sync": "latest", "steps_in_flight": 2} | tasks)
+    crowded = run.model_copy(update={"pipeline": other})
+    assert scaling.episodes_a_gpu(crowded, scaling.layout_of(8)) == 2 * 24 / 4
+    for cell_ in (run, crowded):
         scaling.scale(cell_, stats_of(run), rates, 8)
+    assert [(p.tasks_per_step, p.runs_per_task) for p in played] == [(16, 1), (8, 3)]
     assert [(p.steps_in_flight, p.arrives, p.order, p.sync) for p in played] == [
         (1, "step", "ended", "wait"), (2, "rollout", "ended", "latest"),
     ]  # fmt: skip

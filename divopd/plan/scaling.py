@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from divopd.config import PipelineConfig, RunConfig
 from divopd.plan.costs import Flow, Layout, flow
-from divopd.plan.rates import PAPER_LAYOUT, TASKS, StageRates
+from divopd.plan.rates import PAPER_LAYOUT, StageRates
 from divopd.plan.rollouts import RolloutStats, stream_of
 from divopd.replay.engine import Replay, ReplayError
 from divopd.selection import load_rule
@@ -47,7 +47,8 @@ def steps_in_flight(cell: RunConfig, layout: Layout) -> int:
 
 def episodes_a_gpu(cell: RunConfig, layout: Layout) -> float:
     """Episodes at once on one rollout GPU: each step is spread over its share of them."""
-    return steps_in_flight(cell, layout) * TASKS / max(layout.rollout, 1.0)
+    episodes = cell.pipeline.tasks_per_step * cell.pipeline.runs_per_task
+    return steps_in_flight(cell, layout) * episodes / max(layout.rollout, 1.0)
 
 
 def scale(cell: RunConfig, stats: RolloutStats, rates: StageRates, gpus: int) -> Scaled:
@@ -61,6 +62,8 @@ def scale(cell: RunConfig, stats: RolloutStats, rates: StageRates, gpus: int) ->
     crowd = max(1.0, episodes_a_gpu(cell, layout) / rates.episodes)
     behind = max(1.0, pace.teach / pace.explore)  # a teacher that does not keep up holds back what arrives
     pipeline = PipelineConfig(
+        tasks_per_step=cell.pipeline.tasks_per_step,
+        runs_per_task=cell.pipeline.runs_per_task,
         steps_in_flight=steps_in_flight(cell, layout),
         arrives=cell.pipeline.arrives,
         order=cell.pipeline.order,
