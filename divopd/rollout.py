@@ -85,8 +85,8 @@ class _Episode:
     def demonstrate(self, actions: Sequence[str]) -> None:
         """Play an expert's actions, each in the words that the student has for it.
 
-        It ends early, and `failed_replay` says why, where an action has no such words, is not understood, or ends the
-        episode: the student goes on from there.
+        It ends early, and `failed_replay` says why, where an action has no such words or is not understood: the student
+        goes on from there; and where an action ends the episode, which leaves the student no turn.
         """
         for action in actions:
             said = self.renderer.response(action, self.allowed)

@@ -30,10 +30,13 @@ from divopd.pipeline.clock import CostModel
 from divopd.policies.hf import HFPolicy, load_model
 from divopd.pool import Pool
 from divopd.prompts import PromptError, Renderer, make_style
+from divopd.replay.engine import Replay
+from divopd.replay.recorded import Recorded, batches_match
 from divopd.rollout import PlaySettings, play, score
 from divopd.rollouts import Direction, Moment, load_policy
 from divopd.runlog import read_json, read_table
 from divopd.seeds import rng
+from divopd.selection import load_rule
 from divopd.templates import SHIPPED, Template, TemplateStyle
 from divopd.timing import Stopwatch
 from divopd.train import Trainer, train
@@ -343,6 +346,34 @@ def test_replays_that_fail_are_told_and_counted(
         train(tiny_cell(method=METHOD), tmp_path / "run", quiet)
     lines = [record.getMessage() for record in caplog.records if "leaves the expert's path" in record.getMessage()]
     assert read_json(tmp_path / "run", "status.json")["failed_replays"] == len(lines) > 0
+    assert all(line.endswith("; the student goes on from there") for line in lines)
     assert "gen/train/" in lines[0] and "'go to nowhere 1'" in lines[0] and "\n" not in lines[0]
     turns = read_table(tmp_path / "run", "turns").to_pandas()
     assert (turns[turns["actor"] == "expert"]["turn"] <= 1).all()
+
+
+def test_a_prefix_that_ends_the_episode_leaves_nothing_to_the_student(
+    tiny_cell: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A path with an action more than it takes to win: at first its prefix wins, later the student does the rest."""
+    real = expert_paths
+    monkeypatch.setattr(
+        "divopd.train.expert_paths",
+        lambda config, tasks: {task: (*path, "look") for task, path in real(config, tasks).items()},
+    )
+    run = tiny_cell(method=METHOD, prompt={"max_prompt_tokens": 1000, "max_response_tokens": 3})
+    run = run.model_copy(update={"env": run.env.model_copy(update={"max_turns": 30})})
+    with caplog.at_level(logging.WARNING, "divopd"):
+        assert train(run, tmp_path / "run", quiet) == "done"
+    lines = [record.getMessage() for record in caplog.records if "ended the episode" in record.getMessage()]
+    assert lines and all(line.endswith("; nothing is left to the student") for line in lines)
+    turns = read_table(tmp_path / "run", "turns").to_pandas()
+    first = turns[turns["explorer_batch"] == 0]
+    assert set(first["actor"]) == {"expert"} and first.groupby("task_index")["reward"].sum().gt(0).all()
+    assert "student" in set(turns["actor"])
+    source = Recorded(tmp_path / "run")
+    outcome = Replay(source, load_rule("vanilla"), run.train.updates).run()
+    assert batches_match(source, outcome) == run.train.updates

@@ -131,8 +131,9 @@ class Course:
                 self.teacher_turns.append(turn)
         if getattr(rollout, "failed_replay", ""):  # which older resume points lack
             self.failed_replays += 1
-            log.warning("rollout %s of %s leaves the expert's path: %s; the student goes on from there",
-                        ".".join(map(str, rollout.id)), rollout.task, rollout.failed_replay)  # fmt: skip
+            then = "the student goes on from there" if mine else "nothing is left to the student"
+            log.warning("rollout %s of %s leaves the expert's path: %s; %s",
+                        ".".join(map(str, rollout.id)), rollout.task, rollout.failed_replay, then)  # fmt: skip
 
     def _check_harvest(self, rollouts: Sequence[Rollout]) -> None:
         """Raise `StarvedError` after BARREN_STEPS steps in a row without a student turn that can train."""
